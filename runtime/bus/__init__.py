@@ -1,0 +1,97 @@
+"""What a transport must offer: partitions, groups, explicit commits and redelivery.
+
+Implementations: `runtime.bus.memory` and `runtime.bus.kafka`, chosen by URL in `open_bus`.
+Values are opaque bytes here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record as read."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Mapping[str, bytes] = field(default_factory=dict)
+    timestamp_ms: int = 0
+
+    @property
+    def source(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One record to write. Without `partition` the key decides, as Kafka's default partitioner does."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Mapping[str, bytes] = field(default_factory=dict)
+    partition: int | None = None
+
+
+class RebalanceListener(Protocol):
+    """Told by a consumer in a group; both calls are awaited before records flow again."""
+
+    async def revoked(self, partitions: Sequence[TopicPartition]) -> None: ...
+
+    async def assigned(self, partitions: Sequence[TopicPartition]) -> None: ...
+
+
+class Consumer(Protocol):
+    """Reads records; commits only what it is told to commit."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None:
+        """Leave the group at once. Commits nothing. Safe to call twice."""
+
+    async def poll(self, *, max_records: int, timeout_s: float) -> list[Record]:
+        """Records of partitions that are not paused; empty after the time-out."""
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Next offset to read, per partition. Raise OwnershipLost when the partition moved."""
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None: ...
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None: ...
+
+    def assignment(self) -> frozenset[TopicPartition]: ...
+
+
+class Bus(Protocol):
+    """A connection to the transport, shared by everything in a process."""
+
+    cluster_id: str
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def send(self, record: Outgoing) -> tuple[int, int]:
+        """Return (partition, offset) once acknowledged. Raise BusError otherwise."""
+
+    def consumer(
+        self, topics: Sequence[str], *, group: str, listener: RebalanceListener | None = None
+    ) -> Consumer:
+        """A member of a group; a new group starts at the earliest record."""
+
+    def reader(self, partition: TopicPartition, *, start: int | None = None) -> Consumer:
+        """Reads one partition without a group, from an offset or (None) from its end at `start()`."""
+
+    async def num_partitions(self, topic: str) -> int: ...
+
+    async def create_topics(self, topics: Sequence[str], *, num_partitions: int) -> list[str]:
+        """Create those that are missing and return their names."""

@@ -1,0 +1,56 @@
+"""Where large things live: content-addressed blobs and the encoder cache. No torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from schemas.envelope import BlobRef
+
+
+class BlobStore(Protocol):
+    """Content-addressed parts and a few named objects. Errors are StoreError."""
+
+    is_shared: bool
+    """Whether another process can read what is written here."""
+
+    async def put(self, data: bytes) -> BlobRef:
+        """Store under the content's digest. Repeats are free and refresh the age."""
+
+    async def get(self, ref: BlobRef) -> bytes:
+        """Verified content. StoreError when it is missing or differs."""
+
+    async def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Write a named object once; False: somebody was first."""
+
+    async def put_named(self, name: str, data: bytes) -> None: ...
+
+    async def get_named(self, name: str) -> bytes | None: ...
+
+    async def sweep(self, *, max_age_s: float) -> int:
+        """Remove what is older; return how many objects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """One item's pooled encoder output."""
+
+    dtype: str
+    """torch name without prefix: float32, bfloat16, float16."""
+    shape: tuple[int, ...]
+    """[num_embeds, width]; width = hidden x (1 + deep-stack layers) (05 §3)."""
+    data: bytes
+    """C-order, little-endian."""
+
+
+class EncoderCache(Protocol):
+    """Embeddings under the item hash, in one namespace (weights, processor configuration, tenant)."""
+
+    async def put(self, mm_hash: str, embedding: Embedding) -> dict[str, Any]:
+        """Publish; return the descriptor only once the entry can be read."""
+
+    async def get(
+        self, mm_hash: str, *, rows: int, width: int, dtypes: Sequence[str]
+    ) -> Embedding | None:
+        """The verified entry, or None where it is absent or unusable."""
+
+    async def contains(self, mm_hash: str) -> bool: ...

@@ -1,0 +1,184 @@
+"""The envelope: one request at one stop of its route, as it travels between stages.
+
+Everything later stops need is inside or referenced, so no stage keeps state between records
+(design: "A request's way"). Knows no bus and no store.
+"""
+
+import hashlib
+import time
+from typing import Any, Literal
+
+import msgpack
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from schemas.errors import DecodeError
+from schemas.routes import Kind, Stop
+
+VERSION = 1
+CONTENT_TYPE = "application/vnd.tokenfleet.envelope"
+
+# Names of the parts that stages hand to each other.
+REQUEST = "request"
+"""JSON bytes of the caller's body, unchanged."""
+PROMPTS = "prompts"
+"""msgpack list, one map per prompt: a GenerateRequest without kwargs_data and mm_metadata (plus `prompt_text`)."""
+GENERATED = "generated"
+"""msgpack list, one map per prompt: a GenerateResponse."""
+
+
+def kwargs_part(modality: str, mm_hash: str) -> str:
+    """Part that holds the full MultiModalKwargsItem of an item (msgpack bytes, 02 §4)."""
+    return f"kwargs:{modality}:{mm_hash}"
+
+
+def metadata_part(modality: str, mm_hash: str) -> str:
+    """Part that holds only the metadata fields of an item (msgpack bytes, 02 §6)."""
+    return f"metadata:{modality}:{mm_hash}"
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class BlobRef(_Model):
+    """A part that lives in the blob store."""
+
+    digest: str
+    """blake3 of the content, lowercase hex; also its key."""
+    size: int
+    """Bytes."""
+
+
+class Item(_Model):
+    """One multimodal item of one prompt. Its payloads are parts named by modality and hash."""
+
+    prompt: int = 0
+    """Index into the prompts of the request."""
+    modality: str
+    mm_hash: str
+    offset: int
+    """First placeholder position in the prompt's token_ids."""
+    length: int
+    """Tokens in the placeholder range."""
+    embeds: list[tuple[int, int]] | None = None
+    """(start, length) runs inside the range that hold embeddings; None: the whole range does."""
+    encoded: bool = False
+    """The embedding is in the encoder cache already: encode skips the item."""
+
+    @property
+    def num_embeds(self) -> int:
+        return self.length if self.embeds is None else sum(n for _, n in self.embeds)
+
+
+class Caller(_Model):
+    """What the caller told about itself; carried along, never used as a key."""
+
+    request_id: str | None = None
+    """`X-Request-Id`, or the id of a generate body."""
+    custom_id: str | None = None
+    """Of a line in OpenAI's Batch form."""
+    tenant: str = ""
+    key: bytes | None = None
+    """Key of the producer's record."""
+
+
+class ReplyTo(_Model):
+    """Where the outcome goes."""
+
+    via: Literal["ingress", "topic"] = "ingress"
+    replica: str = ""
+    """Id of the waiting ingress replica; others ignore the reply."""
+    partition: int = 0
+    """Partition of `replies` that the replica reads."""
+    topic: str | None = None
+    """Full topic name for outside producers; None: the fleet's `responses`."""
+
+
+class Base64Of(_Model):
+    """A hole in an outcome's body: base64 text of a blob's content goes here."""
+
+    blob: BlobRef
+
+
+class Outcome(_Model):
+    """How a request ended. The first one written wins."""
+
+    status: int
+    """HTTP status."""
+    segments: list[bytes | Base64Of] = Field(default_factory=list)
+    """JSON text in pieces; large tensors stay in the store until the edge."""
+    code: str | None = None
+    """FailureCode, when it is a failure."""
+    message: str | None = None
+    """The failure in words."""
+
+
+class Hop(_Model):
+    """One stop already passed, for people: demo, logs and benchmarks."""
+
+    stop: Stop
+    queue_ms: float
+    work_ms: float
+    bytes_in: int
+    """Size of the record taken from the bus."""
+    blob_bytes: int = 0
+    """Bytes newly written to the store at this stop."""
+
+
+class Envelope(_Model):
+    version: Literal[1] = VERSION
+    id: str
+    """Internal request id; key of every record; see `ids`."""
+    kind: Kind
+    route: list[Stop] = Field(default_factory=list)
+    at: int = 0
+    """Index in `route` of the stop this record is for. An empty route: not admitted yet."""
+    attempt: int = 0
+    """Retries of the current stop so far."""
+    heals: int = 0
+    """How often lost embeddings were made again."""
+    created_ms: int
+    deadline_ms: int
+    """Unix milliseconds after which nobody waits for the answer."""
+    sent_ms: float = 0.0
+    """When the previous stop produced this record, for the queue time."""
+    caller: Caller = Field(default_factory=Caller)
+    reply: ReplyTo = Field(default_factory=ReplyTo)
+    items: list[Item] = Field(default_factory=list)
+    ec_transfer_params: dict[str, Any] | None = None
+    """Map from mm_hash to descriptor plus whatever the client sent; see schemas.ec."""
+    parts: dict[str, bytes | BlobRef] = Field(default_factory=dict)
+    outcome: Outcome | None = None
+    trace: list[Hop] = Field(default_factory=list)
+
+    @property
+    def stop(self) -> Stop | None:
+        return self.route[self.at] if self.at < len(self.route) else None
+
+    @property
+    def next_stop(self) -> Stop | None:
+        return self.route[self.at + 1] if self.at + 1 < len(self.route) else None
+
+    def is_expired(self, now_ms: float) -> bool:
+        return now_ms >= self.deadline_ms
+
+    def encode(self) -> bytes:
+        return msgpack.packb(self.model_dump(exclude_defaults=True) | {"version": self.version})
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Envelope":
+        """Raise DecodeError for anything that is not an envelope of this version."""
+        try:
+            return cls.model_validate(msgpack.unpackb(data, strict_map_key=False))
+        except (ValidationError, ValueError, msgpack.UnpackException) as error:
+            raise DecodeError(f"not an envelope: {error}") from error
+
+
+def derive_seed(request_id: str, prompt: int, choice: int) -> int:
+    """A seed in [0, 2**63) for a choice whose caller gave none, equal on every redelivery."""
+    text = f"{request_id}/{prompt}/{choice}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
+
+
+def now_ms() -> float:
+    return time.time() * 1000

@@ -1,0 +1,88 @@
+"""What can go wrong with a request, in the form that reaches its caller.
+
+    FleetError
+    ├── ApiError        the caller's answer is an error body (01-render §1); never retried
+    ├── Transient       may work in a moment: the loop retries within attempts and deadline
+    └── DecodeError     bytes that are not what the topic promises: dead letter
+
+Knows neither HTTP frameworks nor Kafka.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+
+class FailureCode(StrEnum):
+    """Why a request ended in a failure. Public: codes are added, never reused (docs/failure-modes.md)."""
+
+    INVALID_REQUEST = "invalid_request"
+    NOT_FOUND = "not_found"
+    UNPROCESSABLE_MEDIA = "unprocessable_media"
+    PERMISSION_DENIED = "permission_denied"
+    NOT_IMPLEMENTED = "not_implemented"
+    REQUEST_TOO_LARGE = "request_too_large"
+    RESPONSE_TOO_LARGE = "response_too_large"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    EMBEDDING_MISSING = "embedding_missing"
+    UPSTREAM_TIMEOUT = "upstream_timeout"
+    UNDECODABLE = "undecodable"
+    UNAVAILABLE = "unavailable"
+    INTERNAL = "internal_error"
+
+
+class FleetError(Exception):
+    """Base of everything the fleet raises on purpose."""
+
+
+class ApiError(FleetError):
+    """The request is answered with an error body; neighbours and retries are not concerned.
+
+    ``type``, ``param`` and ``status`` are vLLM's (01-render §1); ``code`` is ours and travels in
+    records, not in HTTP bodies (there ``code`` repeats the status).
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        type: str = "BadRequestError",
+        param: str | None = None,
+        code: FailureCode | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.type = type
+        self.param = param
+        self.code = code or _CODE_OF_STATUS.get(status, FailureCode.INTERNAL)
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.type,
+                "param": self.param,
+                "code": self.status,
+            }
+        }
+
+
+_CODE_OF_STATUS = {
+    400: FailureCode.INVALID_REQUEST,
+    403: FailureCode.PERMISSION_DENIED,
+    404: FailureCode.NOT_FOUND,
+    413: FailureCode.REQUEST_TOO_LARGE,
+    422: FailureCode.UNPROCESSABLE_MEDIA,
+    501: FailureCode.NOT_IMPLEMENTED,
+    503: FailureCode.UNAVAILABLE,
+    504: FailureCode.DEADLINE_EXCEEDED,
+}
+
+
+class Transient(FleetError):
+    """May succeed when tried again."""
+
+
+class DecodeError(FleetError):
+    """Bytes that are not an envelope, item or body this version understands."""

@@ -1,0 +1,49 @@
+"""All topic names, built in one place."""
+
+from dataclasses import dataclass
+
+from schemas.routes import Stop
+
+# One record on a topic of ours never exceeds this; larger parts are claim-checked.
+MAX_RECORD_BYTES = 256 * 1024
+# What an outside producer may put on `requests` in one record.
+MAX_REQUEST_RECORD_BYTES = 8 * 1024 * 1024
+# Inline bytes of all parts together, above which the largest go to the blob store.
+INLINE_LIMIT_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Topic names of one fleet. One prefix is one fleet is one model."""
+
+    prefix: str = "tokenfleet."
+
+    @property
+    def requests(self) -> str:
+        return self.prefix + "requests"
+
+    @property
+    def replies(self) -> str:
+        return self.prefix + "replies"
+
+    @property
+    def responses(self) -> str:
+        return self.prefix + "responses"
+
+    @property
+    def control(self) -> str:
+        return self.prefix + "control"
+
+    @property
+    def dead_letter(self) -> str:
+        return self.prefix + "dead-letter"
+
+    def of(self, stop: Stop) -> str:
+        """Topic that carries work for a stop (`reply` has no work topic)."""
+        if stop is Stop.REPLY:
+            raise ValueError("replies are addressed, not routed")
+        return self.prefix + stop.value
+
+    def all(self) -> tuple[str, ...]:
+        work = tuple(self.of(stop) for stop in Stop if stop is not Stop.REPLY)
+        return (self.requests, *work, self.replies, self.responses, self.control, self.dead_letter)
