@@ -1,10 +1,10 @@
 """Errors of the machinery; what a request can do wrong is in `schemas.errors`.
 
-    FleetError
-    ├── BusError            the transport refused or is away
-    │   └── OwnershipLost   the partition moved: normal during a rebalance
-    ├── StoreError          the blob store or encoder cache failed
-    └── SettingsError       start-up: one readable line, exit code 2
+FleetError
+├── BusError            the transport refused or is away
+│   └── OwnershipLost   the partition moved: normal during a rebalance
+├── StoreError          the blob store or encoder cache failed
+└── SettingsError       start-up: one readable line, exit code 2
 """
 
 from schemas.errors import FleetError

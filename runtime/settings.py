@@ -1,0 +1,137 @@
+"""Every setting of every role, as frozen groups; the command turns each field into a flag and a variable.
+
+A field `served_model_name` is `--served-model-name` and `TOKENFLEET_SERVED_MODEL_NAME`; flags win.
+Names are vLLM's where vLLM has them (06-launch §4). Nothing else in the project reads the environment.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Group(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FleetSettings(Group):
+    """What every role needs to find the others."""
+
+    bus: str = Field(
+        "memory://", description="memory:// (one process) or kafka://host:port[,host:port]"
+    )
+    store: str = Field(
+        "memory:///", description="Blob store: file:///path, s3://bucket/prefix or memory:///"
+    )
+    topic_prefix: str = Field("tokenfleet.", description="One prefix is one fleet is one model")
+    num_partitions: int = Field(
+        8, ge=1, description="Partitions of each topic that has to be created"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "json", "console"] = "auto"
+    shutdown_timeout_s: float = Field(30.0, gt=0, description="Budget for a stop after SIGTERM")
+    max_in_flight: int = Field(16, ge=1, description="Records one role works on at once")
+    max_in_flight_bytes: int = Field(64 * 1024 * 1024, ge=1)
+    max_attempts: int = Field(3, ge=1, description="Tries of one record at one stage")
+    session_timeout_ms: int = Field(
+        10_000, ge=1_000, description="Kafka session time-out of a worker"
+    )
+    trusted_tenants: bool = Field(
+        False, description="Take the tenant from the x-tenant header of records"
+    )
+
+
+class ModelSettings(Group):
+    """The model, as every role sees it."""
+
+    model: str = Field(description="Model directory (or the demo model, when left out)")
+    served_model_name: tuple[str, ...] = Field(
+        (), description="Accepted model names; the first is reported"
+    )
+    max_model_len: int | None = Field(
+        None, ge=1, description="Context length; default: the model's own"
+    )
+    max_logprobs: int = Field(20, ge=-1)
+    max_num_seqs: int = Field(128, ge=1)
+    generation_config: str = Field(
+        "auto", description="auto, vllm or a folder with generation_config.json"
+    )
+    override_generation_config: dict[str, Any] = Field(default_factory=dict)
+    enable_prompt_embeds: bool = False
+    enable_mm_embeds: bool = False
+    limit_mm_per_prompt: dict[str, int] = Field(default_factory=dict)
+    tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
+    enable_auto_tool_choice: bool = False
+    dtype: str = Field("auto", description="auto, float32, bfloat16 or float16")
+
+
+class RenderSettings(Group):
+    """How prompts are made and media fetched (01-render)."""
+
+    chat_template: str | None = Field(None, description="A file, or the template itself")
+    chat_template_content_format: Literal["auto", "string", "openai"] = "auto"
+    trust_request_chat_template: bool = False
+    default_chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    exclude_tools_when_tool_choice_none: bool = False
+    tool_strict_level: Literal["none", "function", "parameter"] | None = None
+    interleave_mm_strings: bool = False
+    escape_control_tokens: bool = Field(
+        False, description="Make control tokens that a user typed plain text instead of control ids"
+    )
+    trust_request_mm_kwargs: bool = False
+    mm_processor_kwargs: dict[str, Any] = Field(default_factory=dict)
+    media_io_kwargs: dict[str, Any] = Field(default_factory=dict)
+    mm_hasher_algorithm: Literal["blake3", "sha256", "sha512"] = "blake3"
+    mm_device_do_normalize: bool = Field(
+        True, description="Send uint8 pixels; the encoder normalises"
+    )
+    allowed_media_domains: tuple[str, ...] = ()
+    allowed_local_media_path: str | None = None
+    anthropic_disabled_thinking_effort: str | None = None
+    render_threads: int | None = Field(
+        None, ge=1, description="Default: the cores this process may use"
+    )
+
+
+class EngineSettings(Group):
+    """Encode and prefill."""
+
+    ec: str | None = Field(
+        None, description="Encoder cache: directory:///path; default: fresh for this run"
+    )
+    ec_transfer_config: dict[str, Any] | None = Field(
+        None, description="vLLM's form: role and shared_storage_path"
+    )
+    ec_params_format: Literal["seed", "vllm"] = Field(
+        "seed", description="Shape of ec_transfer_params returned"
+    )
+    stop_scope: Literal["content", "all"] = Field(
+        "content", description="What stop strings apply to in chat"
+    )
+    seed: int = 0
+    engine_threads: int | None = Field(
+        None, ge=1, description="torch threads; default: torch's own choice"
+    )
+
+
+class IngressSettings(Group):
+    """The HTTP front."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=0, le=65535)
+    api_key: tuple[str, ...] = Field((), description="Bearer keys; none: open")
+    enable_scale_out: bool = False
+    generate_stage: Literal["encode", "prefill"] | None = Field(
+        None, description="Pin /inference/v1/generate to one stage"
+    )
+    request_timeout_s: float = Field(600.0, gt=0, description="Deadline of a request")
+    max_body_bytes: int = Field(256 * 1024 * 1024, ge=1024)
+    enable_request_id_headers: bool = False
+    response_role: str = "assistant"
+
+
+class HealthSettings(Group):
+    """Probes of a role without HTTP front."""
+
+    health_host: str = "127.0.0.1"
+    health_port: int = Field(0, ge=0, le=65535, description="0: any free port")
