@@ -1,7 +1,8 @@
 """The boundary between text and media in render: what a media adapter takes and gives.
 
-The text side finds the media in the messages, renders and tokenizes the prompt and puts the replacement tokens
-in; the media side (`workers.models`) fetches, decodes and processes. Imports no pixel library.
+The text side finds the media in the messages, renders and tokenizes the prompt and puts the
+replacement tokens in; the media side (`workers.models`) fetches, decodes and processes. Imports no
+pixel library.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -68,8 +69,8 @@ class Media(Protocol):
     max_limits: Mapping[str, int]
     """What the model could take if `--limit-mm-per-prompt` were raised."""
     literals: Sequence[str]
-    """Contents of the special tokens that stand for media in a prompt. Text of a caller never becomes one of
-    these tokens; those of a template do."""
+    """Contents of the special tokens that stand for media in a prompt. A caller's text never becomes
+    one of these tokens; a template's does."""
 
     def placeholder(self, modality: str, index: int) -> str:
         """Text that stands for the index-th (from 0) item of its modality in "string" content."""
@@ -77,13 +78,13 @@ class Media(Protocol):
     def locate(self, prompt_ids: Sequence[int], parts: Sequence[MediaPart]) -> list[Span]:
         """What each part's replacement takes the place of, in the order of the parts.
 
-        Each token of `literals` in the prompt was put there by the template, so the n-th placeholder
-        of a modality is its n-th part. Raise ApiError where the numbers differ.
+        Each token of `literals` in the prompt was put there by the template, so the n-th
+        placeholder of a modality is its n-th part. Raise ApiError where the numbers differ.
         """
 
     def settle(self, ids: list[int], ranges: list[Span]) -> tuple[list[int], list[Span]]:
-        """A last look at the expanded prompt, for families whose edge tokens melt with their neighbours
-        (newlines in Gemma); the others return both as they are."""
+        """A last look at the expanded prompt, for families whose edge tokens melt with their
+        neighbours (newlines in Gemma); the others return both as they are."""
 
     async def load(
         self,
@@ -102,7 +103,7 @@ def expand(
 ) -> tuple[list[int], list[Span]]:
     """Put each item's replacement where its span is; also return where it lies then.
 
-    Items and ranges are in the order of `spans`; spans may come in any order (modalities interleave).
+    Items and ranges are in the order of `spans`, which may come in any order.
     """
     found = sorted(enumerate(zip(spans, items, strict=True)), key=lambda entry: entry[1][0])
     ids: list[int] = []

@@ -1,0 +1,176 @@
+"""Text to token ids and back, as Hugging Face's fast tokenizers do it.
+
+Safe to share between threads: nothing changes after construction, and the long calls release the
+interpreter lock. Knows no chat and no request.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import orjson
+import tokenizers
+from tokenizers.decoders import DecodeStream
+
+from runtime.errors import SettingsError
+from workers.text.tokenizer_files import TokenizerFiles, read_tokenizer_files
+
+Offsets = list[tuple[int, int]]
+
+# Above this many characters the call without offsets is faster (measured).
+_LONG_TEXT = 20_000
+_CLEAN_UP = (
+    (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"),
+    (" n't", "n't"), (" 'm", "'m"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"),
+)  # fmt: skip
+
+
+class Tokenizer:
+    """One model's tokenizer."""
+
+    truncation_side = "left"
+    """Generative models keep the end of a prompt unless the request says otherwise."""
+
+    def __init__(self, files: TokenizerFiles) -> None:
+        self._files = files
+        self._backend = _build(files)
+        self.special_tokens: Mapping[str, str] = files.special_tokens
+        """By name (`bos_token` …), as chat templates see them."""
+        self.chat_templates = files.chat_templates
+        self.processor_template = files.processor_template
+        added = self._backend.get_added_tokens_decoder()
+        self.added_tokens: Mapping[str, int] = {t.content: i for i, t in sorted(added.items())}
+        self.special_ids = frozenset(i for i, token in added.items() if token.special)
+        """Those that `skip_special_tokens` leaves out."""
+        self.vocab_size: int = self._backend.get_vocab_size(with_added_tokens=True)
+
+    @classmethod
+    def from_directory(cls, path: str | Path) -> Self:
+        """Raise SettingsError where the directory holds no usable tokenizer."""
+        return cls(read_tokenizer_files(Path(path)))
+
+    def renamed(self, names: Mapping[str, str]) -> "Tokenizer":
+        """The same tokenizer, where these added tokens are written differently.
+
+        The old texts are ordinary text for it. Raise SettingsError for what is no added token.
+        """
+        missing = sorted(set(names) - set(self.added_tokens))
+        if missing:
+            raise SettingsError(f"the tokenizer has no added tokens {missing}")
+        return Tokenizer(_rename(self._files, self._backend, names))
+
+    # --- text to ids
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        if len(text) > _LONG_TEXT:
+            return self.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def encode_with_offsets(
+        self, text: str, *, add_special_tokens: bool
+    ) -> tuple[list[int], Offsets]:
+        """Also (start, end) characters of each token in `text`."""
+        encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)
+        return list(encoding.ids), list(encoding.offsets)
+
+    def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
+        encodings = self._backend.encode_batch_fast(
+            list(texts), add_special_tokens=add_special_tokens
+        )
+        return [list(encoding.ids) for encoding in encodings]
+
+    # --- ids to text
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """Ids outside the vocabulary decode to nothing."""
+        text: str = self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        if self._files.clean_up_spaces:
+            for old, new in _CLEAN_UP:
+                text = text.replace(old, new)
+        return text
+
+    def decode_stream(
+        self, ids: Sequence[int] = (), *, skip_special_tokens: bool = False
+    ) -> DecodeStream:
+        """Incremental decoding, primed with ids already seen; see `step`."""
+        return DecodeStream(ids=list(ids), skip_special_tokens=skip_special_tokens)
+
+    def step(self, stream: DecodeStream, ids: int | list[int]) -> str | None:
+        """The text that these ids complete, or None while a character is unfinished."""
+        text: str | None = stream.step(self._backend, ids)
+        return text
+
+    def piece(self, token_id: int) -> str | None:
+        """The vocabulary's own writing of a token; None outside the vocabulary."""
+        piece: str | None = self._backend.id_to_token(token_id)
+        return piece
+
+    def token_id(self, piece: str) -> int | None:
+        token: int | None = self._backend.token_to_id(piece)
+        return token
+
+    # --- facts
+
+    @property
+    def bos_id(self) -> int | None:
+        return self._named_id("bos_token")
+
+    @property
+    def eos_id(self) -> int | None:
+        return self._named_id("eos_token")
+
+    @property
+    def model_max_length(self) -> int | None:
+        return self._files.model_max_length
+
+    @cached_property
+    def max_chars_per_token(self) -> int:
+        """Length of the longest piece: more characters than this per token cannot be."""
+        return max(map(len, self._backend.get_vocab(with_added_tokens=True)), default=1)
+
+    @cached_property
+    def vocabulary(self) -> Mapping[str, int]:
+        vocabulary: dict[str, int] = self._backend.get_vocab(with_added_tokens=True)
+        return vocabulary
+
+    def _named_id(self, name: str) -> int | None:
+        text = self.special_tokens.get(name)
+        return None if text is None else self.token_id(text)
+
+
+def _build(files: TokenizerFiles) -> Any:
+    try:
+        backend = tokenizers.Tokenizer.from_buffer(orjson.dumps(files.backend))
+    except Exception as error:  # the library raises bare Exception for a bad file
+        raise SettingsError(f"tokenizer.json cannot be used: {error}") from None
+    for token in files.added:
+        _add(backend, token)
+    return backend
+
+
+def _add(backend: Any, token: Mapping[str, Any]) -> None:
+    added = tokenizers.AddedToken(**token)
+    if token.get("special"):
+        backend.add_special_tokens([added])
+    else:
+        backend.add_tokens([added])
+
+
+def _rename(files: TokenizerFiles, backend: Any, names: Mapping[str, str]) -> TokenizerFiles:
+    """Rewrite the complete file, so that every token keeps its id."""
+    whole = orjson.loads(backend.to_str())
+    for token in whole["added_tokens"]:
+        token["content"] = names.get(token["content"], token["content"])
+    vocabulary = whole["model"]["vocab"]
+    if isinstance(vocabulary, dict):
+        whole["model"]["vocab"] = {names.get(key, key): n for key, n in vocabulary.items()}
+    return TokenizerFiles(
+        backend=whole,
+        added=(),
+        special_tokens={k: names.get(text, text) for k, text in files.special_tokens.items()},
+        chat_templates=files.chat_templates,
+        processor_template=files.processor_template,
+        model_max_length=files.model_max_length,
+        clean_up_spaces=files.clean_up_spaces,
+    )
