@@ -69,8 +69,8 @@ class Media(Protocol):
     max_limits: Mapping[str, int]
     """What the model could take if `--limit-mm-per-prompt` were raised."""
     literals: Sequence[str]
-    """Contents of the special tokens that stand for media in a prompt. A caller's text never becomes
-    one of these tokens; a template's does."""
+    """Contents of the special tokens that stand for media. Text of a caller never becomes one of
+    them; text of a template does."""
 
     def placeholder(self, modality: str, index: int) -> str:
         """Text that stands for the index-th (from 0) item of its modality in "string" content."""

@@ -19,6 +19,12 @@ NAMED_TOKENS = (
 # Classes that transformers builds from the vocabulary alone: what tokenizer.json says of
 # normalization and pre-tokenization does not count.
 _LLAMA_CLASSES = {"LlamaTokenizer", "LlamaTokenizerFast"}
+# Model types whose directories name such a class wrongly; there tokenizer.json counts.
+_NOT_LLAMA = {
+    "arctic", "ernie4_5", "fuyu", "internlm2", "internlm3", "jamba", "llava", "llava_next",
+    "minicpm3", "minicpmv", "ministral", "ministral3", "mistral", "mistral3", "mixtral", "molmo",
+    "nemotron", "phi3", "phi3_v", "phimoe", "pixtral", "vipllava", "voxtral",
+}  # fmt: skip
 # Templates of a tokenizer may have names; this one is taken where nothing asks for another.
 DEFAULT_TEMPLATE = "default"
 TOOL_TEMPLATE = "tool_use"
@@ -52,8 +58,9 @@ def read_tokenizer_files(folder: Path) -> TokenizerFiles:
             " transformers.AutoTokenizer.from_pretrained(...).save_pretrained(...)"
         )
     config = _with_special_tokens_map(config, folder)
+    model_type = (_read_json(folder / "config.json") or {}).get("model_type")
     return TokenizerFiles(
-        backend=_adjust(backend, config),
+        backend=_adjust(backend, config, model_type),
         added=_added_tokens(config),
         special_tokens=_special_tokens(config),
         chat_templates=_chat_templates(folder, config),
@@ -120,9 +127,12 @@ def _added_tokens(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
     return tuple({token["content"]: token for token in reversed(tokens)}.values())[::-1]
 
 
-def _adjust(backend: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def _adjust(
+    backend: dict[str, Any], config: Mapping[str, Any], model_type: str | None
+) -> dict[str, Any]:
     backend = backend | {"truncation": None, "padding": None}
-    if config.get("tokenizer_class") in _LLAMA_CLASSES and _is_sentencepiece(backend):
+    is_llama = config.get("tokenizer_class") in _LLAMA_CLASSES and model_type not in _NOT_LLAMA
+    if is_llama and _is_sentencepiece(backend):
         return backend | _llama_parts(backend, config)
     return backend
 
