@@ -131,6 +131,8 @@ class Envelope(_Model):
     """Internal request id; key of every record; see `ids`."""
     kind: Kind
     route: list[Stop] = Field(default_factory=list)
+    pin: Literal["encode", "prefill"] | None = None
+    """A generate request for one stage only, as the ingress that took it is set up."""
     at: int = 0
     """Index in `route` of the stop this record is for. An empty route: not admitted yet."""
     attempt: int = 0
@@ -148,6 +150,11 @@ class Envelope(_Model):
     ec_transfer_params: dict[str, Any] | None = None
     """Map from mm_hash to descriptor plus whatever the client sent; see schemas.ec."""
     parts: dict[str, bytes | BlobRef] = Field(default_factory=dict)
+    """What this stop may read."""
+    held: dict[str, BlobRef] = Field(default_factory=dict)
+    """Parts that this stop must not see but a later one, or a heal, needs: references only."""
+    missing: list[str] = Field(default_factory=list)
+    """Hashes whose embedding prefill did not find; the coordinator heals them."""
     outcome: Outcome | None = None
     trace: list[Hop] = Field(default_factory=list)
 

@@ -3,11 +3,13 @@
     FleetError
     ├── ApiError        the caller's answer is an error body (01-render §1); never retried
     ├── Transient       may work in a moment: the loop retries within attempts and deadline
+    ├── EmbeddingMissing  prefill found no embedding: the coordinator heals or refuses
     └── DecodeError     bytes that are not what the topic promises: dead letter
 
 Knows neither HTTP frameworks nor Kafka.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
 
@@ -82,6 +84,14 @@ _CODE_OF_STATUS = {
 
 class Transient(FleetError):
     """May succeed when tried again."""
+
+
+class EmbeddingMissing(FleetError):
+    """The encoder cache does not hold the embeddings of these items (any more)."""
+
+    def __init__(self, hashes: Iterable[str]) -> None:
+        self.hashes = tuple(hashes)
+        super().__init__(f"no embedding for {', '.join(self.hashes)}")
 
 
 class DecodeError(FleetError):
