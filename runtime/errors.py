@@ -13,7 +13,9 @@ from schemas.errors import FleetError
 class BusError(FleetError):
     """The transport did not take or give a record."""
 
-    retriable = True
+    def __init__(self, message: str, *, retriable: bool = True) -> None:
+        super().__init__(message)
+        self.retriable = retriable
 
 
 class OwnershipLost(BusError):

@@ -31,9 +31,15 @@ class Record:
         return TopicPartition(self.topic, self.partition)
 
 
+def record_bytes(record: "Record | Outgoing") -> int:
+    """What a record weighs against limits: key, value and headers."""
+    headers = sum(len(name) + len(value) for name, value in record.headers.items())
+    return len(record.key or b"") + len(record.value or b"") + headers
+
+
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One record to write. Without `partition` the key decides, as Kafka's default partitioner does."""
+    """One record to write. Without `partition` the key decides, as in Kafka."""
 
     topic: str
     key: bytes | None
@@ -70,6 +76,9 @@ class Consumer(Protocol):
 
     def assignment(self) -> frozenset[TopicPartition]: ...
 
+    def end_offset(self, partition: TopicPartition) -> int | None:
+        """One past the newest record known of; None before anything is known."""
+
 
 class Bus(Protocol):
     """A connection to the transport, shared by everything in a process."""
@@ -89,7 +98,7 @@ class Bus(Protocol):
         """A member of a group; a new group starts at the earliest record."""
 
     def reader(self, partition: TopicPartition, *, start: int | None = None) -> Consumer:
-        """Reads one partition without a group, from an offset or (None) from its end at `start()`."""
+        """Reads one partition without a group, from an offset, or from its end at `start()`."""
 
     async def num_partitions(self, topic: str) -> int: ...
 

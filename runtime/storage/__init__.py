@@ -43,14 +43,27 @@ class Embedding:
 
 
 class EncoderCache(Protocol):
-    """Embeddings under the item hash, in one namespace (weights, processor configuration, tenant)."""
+    """Embeddings under the item hash, in one namespace (weights, processor settings, tenant)."""
 
     async def put(self, mm_hash: str, embedding: Embedding) -> dict[str, Any]:
         """Publish; return the descriptor only once the entry can be read."""
 
     async def get(
-        self, mm_hash: str, *, rows: int, width: int, dtypes: Sequence[str]
+        self,
+        mm_hash: str,
+        *,
+        rows: int,
+        width: int,
+        dtypes: Sequence[str],
+        checksum: str | None = None,
     ) -> Embedding | None:
-        """The verified entry, or None where it is absent or unusable."""
+        """The verified entry, or None where it is absent or unusable.
 
-    async def contains(self, mm_hash: str) -> bool: ...
+        `checksum` is the descriptor's (blake3 of the data, hex), where it carries one.
+        """
+
+    async def contains(self, mm_hash: str) -> bool:
+        """Whether a complete entry is there, of whatever shape."""
+
+    async def sweep(self, *, max_age_s: float) -> int:
+        """Remove what nobody touched for so long; return how many entries."""

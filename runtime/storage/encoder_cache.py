@@ -1,0 +1,185 @@
+"""The encoder cache in a directory, in vLLM's flat layout.
+
+One tensor `ec_cache` in `<root>/<mm_hash>/encoder_cache.safetensors`. An entry is
+announced once it can be read, and verified before it is used; a damaged or half-written one counts
+as absent. Knows no model.
+"""
+
+import asyncio
+import os
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import unquote, urlsplit
+
+from runtime.errors import SettingsError, StoreError
+from runtime.storage import Embedding, EncoderCache
+from runtime.storage.digest import digest_of
+from runtime.storage.names import require_path, require_plain
+from runtime.storage.safetensors import PREFIX_BYTES, Layout, head_of, header_length, layout_of
+
+FILE_NAME = "encoder_cache.safetensors"
+REFRESH_AFTER_S = 60.0
+
+
+def open_encoder_cache(url: str, namespace: str = "") -> EncoderCache:
+    """The cache a URL names; a namespace is a sub-root. SettingsError where impossible."""
+    parts = urlsplit(url)
+    if parts.scheme != "directory" or parts.netloc or not parts.path.startswith("/"):
+        raise SettingsError(f"--ec {url!r}: use directory:///path")
+    root = Path(unquote(parts.path))
+    try:
+        root = root / require_path(namespace) if namespace else root
+        root.mkdir(parents=True, exist_ok=True)
+    except (OSError, StoreError) as error:
+        raise SettingsError(f"--ec {url!r}: {error}") from error
+    if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+        raise SettingsError(f"--ec {url!r}: {root} is not readable and writable")
+    return DirectoryCache(root)
+
+
+class DirectoryCache:
+    """Entries under one root. Any number of processes may share it; all file work is off the loop.
+
+    `fsync` is off: after a power loss a torn entry fails its checks and is made again.
+    """
+
+    def __init__(self, root: Path, *, fsync: bool = False) -> None:
+        self._root = root
+        self._fsync = fsync
+
+    async def put(self, mm_hash: str, embedding: Embedding) -> dict[str, Any]:
+        return await asyncio.to_thread(self._put, self._path(mm_hash), embedding)
+
+    async def get(
+        self,
+        mm_hash: str,
+        *,
+        rows: int,
+        width: int,
+        dtypes: Sequence[str],
+        checksum: str | None = None,
+    ) -> Embedding | None:
+        path = self._path(mm_hash)
+        embedding = await asyncio.to_thread(_try_read, path, (rows, width), tuple(dtypes))
+        if embedding is None or checksum is None:
+            return embedding
+        is_same = await asyncio.to_thread(digest_of, embedding.data) == checksum
+        return embedding if is_same else None
+
+    async def contains(self, mm_hash: str) -> bool:
+        return await asyncio.to_thread(_try_layout, self._path(mm_hash)) is not None
+
+    async def sweep(self, *, max_age_s: float) -> int:
+        """Remove entries, and what crashed writers left, that nobody touched for so long."""
+        return await asyncio.to_thread(_sweep, self._root, time.time() - max_age_s)
+
+    def _path(self, mm_hash: str) -> Path:
+        return self._root / require_plain(mm_hash) / FILE_NAME
+
+    def _put(self, path: Path, embedding: Embedding) -> dict[str, Any]:
+        head = head_of(embedding)
+        # What is there stays: another worker may just have announced its checksum.
+        stored = _try_read(path, embedding.shape, (embedding.dtype,))
+        if stored is None:
+            _write(path, (head, embedding.data), fsync=self._fsync)
+            if _try_layout(path) is None:
+                raise StoreError(f"{path.parent.name} cannot be read back")
+        return _descriptor(stored or embedding)
+
+
+def _descriptor(embedding: Embedding) -> dict[str, Any]:
+    return {
+        "shape": list(embedding.shape),
+        "dtype": embedding.dtype,
+        "size_bytes": len(embedding.data),
+        "checksum": digest_of(embedding.data),
+    }
+
+
+def _write(path: Path, chunks: Sequence[bytes], *, fsync: bool) -> None:
+    """All or nothing: written aside, then renamed over whatever is there."""
+    aside = path.with_name(f".{FILE_NAME}.{os.getpid()}-{uuid.uuid4().hex}")
+    try:
+        with _create(aside) as file:
+            file.writelines(chunks)
+            if fsync:
+                file.flush()
+                os.fsync(file.fileno())
+        aside.replace(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise StoreError(f"cannot write {path.parent.name}: {error.strerror}") from error
+
+
+def _create(path: Path) -> BinaryIO:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        return path.open("xb")
+    except FileNotFoundError:  # a sweep took the empty directory in between
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("xb")
+
+
+def _try_read(path: Path, shape: tuple[int, ...], dtypes: Sequence[str]) -> Embedding | None:
+    """The entry, if it is exactly of that shape and of one of the dtypes."""
+    try:
+        with path.open("rb") as file:
+            layout = _read_layout(file)
+            if layout.shape != shape or layout.dtype not in dtypes:
+                return None
+            data = file.read(layout.num_bytes)
+    except FileNotFoundError:
+        return None
+    except StoreError:
+        return None
+    except OSError as error:
+        raise StoreError(f"cannot read {path.parent.name}: {error.strerror}") from error
+    _refresh(path)
+    return Embedding(layout.dtype, shape, data) if len(data) == layout.num_bytes else None
+
+
+def _try_layout(path: Path) -> Layout | None:
+    try:
+        with path.open("rb") as file:
+            return _read_layout(file)
+    except (FileNotFoundError, StoreError):
+        return None
+    except OSError as error:
+        raise StoreError(f"cannot read {path.parent.name}: {error.strerror}") from error
+
+
+def _read_layout(file: BinaryIO) -> Layout:
+    length = header_length(file.read(PREFIX_BYTES))
+    header = file.read(length)
+    return layout_of(header, os.fstat(file.fileno()).st_size - PREFIX_BYTES - length)
+
+
+def _refresh(path: Path) -> None:
+    """Reuse makes an entry young again; at most once a minute, and never an error."""
+    try:
+        if time.time() - path.stat().st_mtime > REFRESH_AFTER_S:
+            os.utime(path)
+    except OSError:
+        return
+
+
+def _sweep(root: Path, before: float) -> int:
+    count = 0
+    for path in _files(root):
+        try:
+            if path.stat().st_mtime < before:
+                path.unlink()
+                count += path.name == FILE_NAME
+                path.parent.rmdir()
+        except OSError:  # gone already, or the directory holds something newer
+            continue
+    return count
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for directory in root.iterdir():
+        if directory.is_dir():
+            yield from (p for p in directory.iterdir() if FILE_NAME in p.name and p.is_file())
