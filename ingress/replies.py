@@ -1,0 +1,139 @@
+"""Reads the replies of one ingress replica from the partition its id picks. Knows nothing of HTTP.
+
+A reply record carries the header `replica` and a msgpack map: `id` with either `outcome` (an
+Outcome) or `outcome_name` (an object of the store that holds one too large for a record).
+"""
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Coroutine
+from typing import Any
+
+import msgpack
+from pydantic import ValidationError
+
+from ingress.pending import PendingReplies
+from runtime.bus import Bus, Consumer, Record, TopicPartition
+from runtime.errors import BusError, StoreError
+from runtime.storage import BlobStore
+from schemas.envelope import Outcome
+from schemas.errors import DecodeError
+
+POLL_S = 1.0
+MAX_RECORDS = 500
+RETRY_S = 0.5
+REPLICA_HEADER = "replica"
+
+logger = logging.getLogger(__name__)
+
+
+def reply_partition(replica: str, num_partitions: int) -> int:
+    """The partition of `replies` that a replica reads: stable across processes and restarts."""
+    return zlib.crc32(replica.encode()) % num_partitions
+
+
+class ReplyReader:
+    """Background task that turns reply records into outcomes of pending requests."""
+
+    def __init__(
+        self, bus: Bus, blobs: BlobStore, pending: PendingReplies, *, replica: str
+    ) -> None:
+        self._bus = bus
+        self._blobs = blobs
+        self._pending = pending
+        self._replica = replica.encode()
+        self._consumer: Consumer | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._fetches: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_running(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    async def start(self, partition: TopicPartition) -> None:
+        """Return once the end of the partition is fixed: every reply to a later request is seen."""
+        self._consumer = self._bus.reader(partition)
+        await self._consumer.start()
+        self._task = asyncio.create_task(self._run(self._consumer), name="reply-reader")
+
+    async def close(self) -> None:
+        """Safe to call twice, and after a failed start."""
+        tasks = [*self._fetches, *([self._task] if self._task else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._consumer is not None:
+            await self._consumer.stop()
+
+    async def wait(self) -> None:
+        """Until the reader ends, which it does only by `close` or a bug; raises what ended it."""
+        if self._task is not None:
+            await asyncio.shield(self._task)
+
+    async def _run(self, consumer: Consumer) -> None:
+        while True:
+            try:
+                records = await consumer.poll(max_records=MAX_RECORDS, timeout_s=POLL_S)
+            except BusError as error:
+                logger.warning("replies_unreadable", extra={"error": str(error)})
+                await asyncio.sleep(RETRY_S)
+                continue
+            for record in records:
+                self._take(record)
+
+    def _take(self, record: Record) -> None:
+        if record.headers.get(REPLICA_HEADER) != self._replica:
+            return
+        try:
+            reply = _decode(record.value)
+        except DecodeError as error:
+            logger.error("reply_undecodable", extra={"offset": record.offset, "error": str(error)})
+            return
+        if isinstance(reply[1], Outcome):
+            self._pending.resolve(reply[0], reply[1])
+        elif self._pending.is_waiting(reply[0]):
+            self._spawn(self._fetch(reply[0], reply[1]))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._fetches.add(task)
+        task.add_done_callback(self._fetches.discard)
+
+    async def _fetch(self, request_id: str, name: str) -> None:
+        """One that cannot be read ends the wait too, or its caller would sit until the deadline."""
+        try:
+            self._pending.resolve(request_id, _outcome(await self._blobs.get_named(name)))
+        except (StoreError, DecodeError) as error:
+            logger.error("outcome_unreadable", extra={"outcome": name, "error": str(error)})
+            self._pending.fail(request_id, StoreError(f"{name}: {error}"))
+
+
+def _decode(value: bytes | None) -> tuple[str, Outcome | str]:
+    """(request id, the outcome or the name of the object that holds it)."""
+    reply = _unpack(value)
+    if not isinstance(reply, dict) or not isinstance(reply.get("id"), str):
+        raise DecodeError("not a reply: no id")
+    if isinstance(reply.get("outcome_name"), str):
+        return reply["id"], reply["outcome_name"]
+    return reply["id"], _validated(reply.get("outcome"))
+
+
+def _outcome(data: bytes | None) -> Outcome:
+    if data is None:
+        raise DecodeError("the store does not hold it")
+    return _validated(_unpack(data))
+
+
+def _unpack(data: bytes | None) -> Any:
+    try:
+        return msgpack.unpackb(data or b"", strict_map_key=False)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise DecodeError(f"not msgpack: {error}") from error
+
+
+def _validated(value: Any) -> Outcome:
+    try:
+        return Outcome.model_validate(value)
+    except ValidationError as error:
+        raise DecodeError(f"not an outcome: {error}") from error

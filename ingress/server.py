@@ -1,0 +1,83 @@
+"""uvicorn as a part of a larger process: starts, tells its port, drains.
+
+Knows nothing of the application, and leaves signals to the process.
+"""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+
+from runtime.errors import SettingsError
+
+KEEP_ALIVE_S = 5
+MAX_HEAD_BYTES = 4 * 1024 * 1024
+BACKLOG = 2048
+
+
+class HttpServer:
+    """One listening address, from `start` to `close`."""
+
+    def __init__(self, app: Any, *, host: str, port: int, shutdown_timeout_s: float = 30.0) -> None:
+        self._address = host, port
+        self._server = _Server(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                backlog=BACKLOG,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=max(1, int(shutdown_timeout_s)),
+                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+            )
+        )
+        self._task: asyncio.Task[None] | None = None
+        self.port = port
+        """The one in use once started; 0 leaves the choice to the system."""
+
+    async def start(self) -> None:
+        """Return once connections are accepted. SettingsError where the address cannot be had."""
+        listener = _listen(*self._address)
+        self.port = listener.getsockname()[1]
+        self._task = asyncio.create_task(self._server.serve([listener]), name="http-server")
+        await self._server.listening.wait()
+
+    async def wait(self) -> None:
+        """Until the server ends, by `close` or by a fault."""
+        if self._task is not None:
+            await asyncio.shield(self._task)
+
+    async def close(self) -> None:
+        """Accept no more, finish what is under way within the budget. Safe to call twice."""
+        self._server.should_exit = True
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    # Not left to uvicorn, which ends the whole process where it cannot bind.
+    try:
+        family, *_, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise SettingsError(f"cannot listen on {host}:{port}: {error.strerror}") from None
