@@ -126,6 +126,9 @@ class IngressSettings(Group):
     )
     request_timeout_s: float = Field(600.0, gt=0, description="Deadline of a request")
     max_body_bytes: int = Field(256 * 1024 * 1024, ge=1024)
+    max_pending: int = Field(
+        1024, ge=1, description="Requests one ingress waits for; more are answered 503"
+    )
     enable_request_id_headers: bool = False
     response_role: str = "assistant"
 
