@@ -1,0 +1,53 @@
+"""`ec_transfer_params`: where an encoder's output can be had, in both its forms (05 §2).
+
+    seed   {"ec_items": [{"mm_hash": H, "peer_host": …, …}, …], …}
+    vLLM   {H: {"peer_host": …, …}, …}
+
+Opaque beyond that: unknown keys pass through. Knows no connector.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+Descriptor: TypeAlias = dict[str, Any]
+
+LIST_KEY, HASH_KEY = "ec_items", "mm_hash"
+_PLAIN_HASH = re.compile(r"[A-Za-z0-9_\-][A-Za-z0-9_\-.:=+@]{0,254}")
+
+
+def is_present(params: object) -> bool:
+    """An empty object, an empty list and null count as absent."""
+    return isinstance(params, dict | list) and bool(params)
+
+
+def descriptors(params: Any) -> dict[str, Descriptor]:
+    """Descriptor by hash, whichever form came; entries that name no hash are left out."""
+    if isinstance(params, list):
+        return _listed(params)
+    if not isinstance(params, dict):
+        return {}
+    listed = params.get(LIST_KEY)
+    mapped = {key: dict(value) for key, value in params.items() if isinstance(value, dict)}
+    return mapped | _listed(listed if isinstance(listed, list) else [])
+
+
+def _listed(entries: list[Any]) -> dict[str, Descriptor]:
+    return {
+        entry[HASH_KEY]: {key: value for key, value in entry.items() if key != HASH_KEY}
+        for entry in entries
+        if isinstance(entry, dict) and isinstance(entry.get(HASH_KEY), str)
+    }
+
+
+def seed_form(found: Mapping[str, Descriptor]) -> dict[str, Any]:
+    return {LIST_KEY: [{HASH_KEY: mm_hash, **rest} for mm_hash, rest in found.items()]}
+
+
+def vllm_form(found: Mapping[str, Descriptor]) -> dict[str, Any]:
+    return {mm_hash: dict(rest) for mm_hash, rest in found.items()}
+
+
+def is_plain_hash(text: str) -> bool:
+    """Safe as a file name and an object key: no separators, no leading dot, bounded."""
+    return _PLAIN_HASH.fullmatch(text) is not None

@@ -1,0 +1,163 @@
+"""From the bytes of a body to a validated request, or to the error body that refuses it (01 §1).
+
+Knows which model belongs to which kind; decides nothing that a deployment's tokenizer or engine
+must decide.
+"""
+
+import json
+import re
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from schemas.anthropic import MessagesRequest
+from schemas.chat import ChatCompletionRequest
+from schemas.completion import CompletionRequest
+from schemas.derender import (
+    AnyDerenderChat,
+    AnyDerenderCompletion,
+    DerenderChatRequest,
+    DerenderChatStreamRequest,
+    DerenderCompletionRequest,
+    DerenderCompletionStreamRequest,
+)
+from schemas.errors import ApiError
+from schemas.generate import GenerateRequest
+from schemas.limits import ModelLimits
+from schemas.openai_responses import ResponsesRequest
+from schemas.refusals import UNSUPPORTED_MEDIA_TYPE, UnreadableBody, bad_request, schema_error
+from schemas.routes import Kind
+from schemas.tokenize import DetokenizeRequest, TokenizeRequest
+
+__all__ = ["UNSUPPORTED_MEDIA_TYPE", "api_error", "bad_request", "decode_json", "parse_body"]
+
+_MAX_ERRORS = 10
+_MAX_INPUT = 200
+_MAX_ERROR = 1000
+
+_MODELS: dict[Kind, type[BaseModel]] = {
+    Kind.CHAT: ChatCompletionRequest,
+    Kind.CHAT_RENDER: ChatCompletionRequest,
+    Kind.COMPLETION: CompletionRequest,
+    Kind.COMPLETION_RENDER: CompletionRequest,
+    Kind.RESPONSES_RENDER: ResponsesRequest,
+    Kind.MESSAGES_RENDER: MessagesRequest,
+    Kind.GENERATE: GenerateRequest,
+    Kind.DETOKENIZE: DetokenizeRequest,
+}
+_BY_STREAM: dict[Kind, tuple[type[BaseModel], type[BaseModel]]] = {
+    Kind.CHAT_DERENDER: (DerenderChatRequest, DerenderChatStreamRequest),
+    Kind.COMPLETION_DERENDER: (DerenderCompletionRequest, DerenderCompletionStreamRequest),
+}
+"""The whole and the streaming form."""
+_UNIONS: dict[Kind, TypeAdapter[Any]] = {
+    Kind.CHAT_DERENDER: TypeAdapter(AnyDerenderChat),
+    Kind.COMPLETION_DERENDER: TypeAdapter(AnyDerenderCompletion),
+    Kind.TOKENIZE: TypeAdapter(TokenizeRequest),
+}
+
+
+def decode_json(raw: bytes) -> object:
+    """The JSON value of a body, as lenient as vLLM's: NaN, Infinity and repeated keys pass."""
+    try:
+        return json.loads(raw)
+    except json.JSONDecodeError as error:
+        raise _invalid_json(error) from None
+    except (ValueError, RecursionError):
+        raise UnreadableBody from None
+
+
+def parse_body(kind: Kind, raw: bytes, limits: ModelLimits) -> BaseModel:
+    """The validated request of an endpoint. Raise ApiError for everything its schema refuses."""
+    body = decode_json(raw) if raw else None
+    if body is None:
+        raise _refusal([{"type": "missing", "loc": (), "msg": "Field required", "input": None}])
+    return validated(kind, body, limits)
+
+
+def validated(kind: Kind, body: object, limits: ModelLimits) -> BaseModel:
+    """As `parse_body`, for a body that is decoded already. May change its nested objects."""
+    context = {"limits": limits}
+    try:
+        if kind in _BY_STREAM:
+            return _validated_by_stream(kind, body, context)
+        if kind in _UNIONS:
+            request: BaseModel = _UNIONS[kind].validate_python(body, context=context)
+            return request
+        return _MODELS[kind].model_validate(body, context=context)
+    except ValidationError as error:
+        raise api_error(error) from None
+
+
+def _validated_by_stream(kind: Kind, body: object, context: dict[str, Any]) -> BaseModel:
+    """The form that `stream` names; errors are those of both forms, as of any union."""
+    stream = body.get("stream", False) if isinstance(body, dict) else False
+    model = _BY_STREAM[kind][1 if stream is True else 0]
+    try:
+        return model.model_validate(body, context=context)
+    except ValidationError:
+        request: BaseModel = _UNIONS[kind].validate_python(body, context=context)
+        return request
+
+
+def api_error(error: ValidationError) -> ApiError:
+    """The refusal for a schema's errors, at most ten of them spelled out."""
+    return _refusal([dict(e) for e in error.errors(include_url=False)])
+
+
+def _invalid_json(error: json.JSONDecodeError) -> ApiError:
+    return _refusal(
+        [
+            {
+                "type": "json_invalid",
+                "loc": (error.pos,),
+                "msg": "JSON decode error",
+                "input": {},
+                "ctx": {"error": error.msg},
+            }
+        ]
+    )
+
+
+def _refusal(errors: list[dict[str, Any]]) -> ApiError:
+    label = "error" if len(errors) == 1 else "errors"
+    lines = [f"{len(errors)} validation {label}:"]
+    lines += [f"  {_told(e)}" for e in errors[:_MAX_ERRORS]]
+    if len(errors) > _MAX_ERRORS:
+        lines.append(f"  ...and {len(errors) - _MAX_ERRORS} more {label}")
+    return schema_error("\n".join(lines), _dotted(errors[0]["loc"]))
+
+
+def _told(error: dict[str, Any]) -> str:
+    text = str({**error, "loc": _dotted(error["loc"]), "input": _summary(error["input"])})
+    return _cut(text, _MAX_ERROR)
+
+
+def _summary(value: object) -> object:
+    """Bounded: one value may be repeated in thousands of errors."""
+    if isinstance(value, bytes | bytearray):
+        return f"<{type(value).__name__} of {len(value)} bytes>"
+    if isinstance(value, list | tuple | set | frozenset | dict):
+        return f"<{type(value).__name__} of {len(value)} items>"
+    try:
+        return _cut(str(value), _MAX_INPUT)
+    except ValueError:  # an integer of more digits than Python prints
+        return f"<{type(value).__name__}>"
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[:limit] + "...[truncated]"
+
+
+_BRACKETS = re.compile(r"[\[\]{}()]")
+_UNION_MARKS = frozenset(
+    {"str", "int", "float", "bool", "bytes", "list", "tuple", "dict", "set", "none", "nullable"}
+    | {"is-instance", "union", "tagged-union", "default", "chain", "lax-or-strict"}
+    | {"function-wrap", "function-after", "function-before", "function-plain", "json-or-python"}
+)
+"""How pydantic names the branches of a union in a location; no field of ours is called so."""
+
+
+def _dotted(loc: tuple[str | int, ...]) -> str:
+    parts = ["body", *map(str, loc)]
+    return ".".join(p for p in parts if not _BRACKETS.search(p) and p.lower() not in _UNION_MARKS)
