@@ -19,6 +19,9 @@ class BlobStore(Protocol):
     async def get(self, ref: BlobRef) -> bytes:
         """Verified content. StoreError when it is missing or differs."""
 
+    async def refresh(self, ref: BlobRef) -> bool:
+        """Keep what is about to be named again: whether it is there, its age as after a `put`."""
+
     async def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write a named object once; False: somebody was first."""
 

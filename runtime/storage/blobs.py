@@ -69,6 +69,14 @@ class ObstoreBlobs:
             raise StoreError(f"blob {ref.digest} is not what was written")
         return data
 
+    async def refresh(self, ref: BlobRef) -> bool:
+        meta = await self._head(_blob_key(ref.digest))
+        if meta is None or meta["size"] != ref.size:
+            return False
+        if self._is_old(meta):
+            await self.put(await self.get(ref))
+        return True
+
     async def put_if_absent(self, name: str, data: bytes) -> bool:
         try:
             with _translated():

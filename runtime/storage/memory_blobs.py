@@ -38,6 +38,13 @@ class MemoryBlobs:
             raise StoreError(f"blob {ref.digest} is not what was written")
         return data
 
+    async def refresh(self, ref: BlobRef) -> bool:
+        entry = self._blobs.get(ref.digest)
+        if entry is None:
+            return False
+        self._blobs[ref.digest] = (entry[0], self._clock())
+        return True
+
     async def put_if_absent(self, name: str, data: bytes) -> bool:
         entry = (bytes(data), self._clock())
         return self._named.setdefault(require_path(name), entry) is entry
