@@ -35,6 +35,7 @@ class Tokenizer:
     def __init__(self, files: TokenizerFiles) -> None:
         self._files = files
         self._backend = _build(files)
+        self._decoder = self._backend.decoder
         self.special_tokens: Mapping[str, str] = files.special_tokens
         """By name (`bos_token` …), as chat templates see them."""
         self.chat_templates = files.chat_templates
@@ -42,7 +43,10 @@ class Tokenizer:
         added = self._backend.get_added_tokens_decoder()
         self.added_tokens: Mapping[str, int] = {t.content: i for i, t in sorted(added.items())}
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
-        """Those that `skip_special_tokens` leaves out."""
+        """Those that `skip_special_tokens` leaves out of `decode` and streams."""
+        named = {*files.special_tokens.values(), *files.extra_special_tokens}
+        self.named_special_ids = frozenset(i for t in named if (i := self.token_id(t)) is not None)
+        """Those that its configuration names: what Hugging Face calls `all_special_ids`."""
         self.vocab_size: int = self._backend.get_vocab_size(with_added_tokens=True)
 
     @classmethod
@@ -106,6 +110,13 @@ class Tokenizer:
         piece: str | None = self._backend.id_to_token(token_id)
         return piece
 
+    def pieces_to_text(self, pieces: Sequence[str]) -> str:
+        """Join pieces as the decoder does; ids are not looked at and nothing is left out."""
+        if self._decoder is None:
+            return " ".join(pieces)
+        text: str = self._decoder.decode(list(pieces))
+        return text
+
     def token_id(self, piece: str) -> int | None:
         token: int | None = self._backend.token_to_id(piece)
         return token
@@ -123,6 +134,11 @@ class Tokenizer:
     @property
     def model_max_length(self) -> int | None:
         return self._files.model_max_length
+
+    @cached_property
+    def space_marker(self) -> str | None:
+        """What stands for a space at the start of a piece, where `decode` strips it there."""
+        return _space_marker(self._files.backend.get("pre_tokenizer"))
 
     @cached_property
     def max_chars_per_token(self) -> int:
@@ -169,8 +185,18 @@ def _rename(files: TokenizerFiles, backend: Any, names: Mapping[str, str]) -> To
         backend=whole,
         added=(),
         special_tokens={k: names.get(text, text) for k, text in files.special_tokens.items()},
+        extra_special_tokens=tuple(names.get(text, text) for text in files.extra_special_tokens),
         chat_templates=files.chat_templates,
         processor_template=files.processor_template,
         model_max_length=files.model_max_length,
         clean_up_spaces=files.clean_up_spaces,
     )
+
+
+def _space_marker(pre_tokenizer: Mapping[str, Any] | None) -> str | None:
+    """Only Metaspace has one, alone or first of its kind in a sequence."""
+    if not pre_tokenizer:
+        return None
+    steps = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
+    marks = (step.get("replacement", "▁") for step in steps if step.get("type") == "Metaspace")
+    return next(marks, None)

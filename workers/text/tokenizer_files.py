@@ -40,6 +40,8 @@ class TokenizerFiles:
     """Added tokens that tokenizer.json may lack, as keyword arguments of AddedToken."""
     special_tokens: Mapping[str, str]
     """By name (`bos_token`, `image_token` …), as chat templates see them."""
+    extra_special_tokens: tuple[str, ...]
+    """Special tokens that have no name."""
     chat_templates: Mapping[str, str]
     processor_template: str | None
     """What a multimodal processor brings (chat_template.json, processor_config.json)."""
@@ -63,6 +65,7 @@ def read_tokenizer_files(folder: Path) -> TokenizerFiles:
         backend=_adjust(backend, config, model_type),
         added=_added_tokens(config),
         special_tokens=_special_tokens(config),
+        extra_special_tokens=tuple(filter(None, map(_content, _extra_tokens(config)))),
         chat_templates=_chat_templates(folder, config),
         processor_template=_processor_template(folder),
         model_max_length=_length(config.get("model_max_length")),
