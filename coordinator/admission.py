@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from schemas.generate import GenerateRequest
-
 from schemas.chat import ChatCompletionRequest
+from schemas.generate import GenerateRequest
 from schemas.routes import ENCODE_ONLY, MEDIA, PREFILL_ONLY, TEXT, Kind, Stop
 
 _TEXT_PARTS = {"text", "input_text", "output_text", "refusal", "thinking"}

@@ -1,16 +1,12 @@
 """Takes a generate body apart: items and their payloads into parts, the rest into a prompt."""
 
 import asyncio
-import binascii
-
-import msgpack
-import pybase64
-from schemas.generate import GenerateRequest, MultiModalFeatures
-from schemas.mm_item import decode_item, encode_item, metadata_only
 
 from runtime.stage import Job
 from schemas.envelope import PROMPTS, Item, kwargs_part, metadata_part
-from schemas.errors import ApiError, DecodeError
+from schemas.features import MultiModalFeatures
+from schemas.generate import GenerateRequest
+from schemas.mm_item import decode_item, encode_item, item_bytes, metadata_only
 
 _PAYLOADS = {"kwargs_data", "mm_metadata"}
 
@@ -18,10 +14,10 @@ _PAYLOADS = {"kwargs_data", "mm_metadata"}
 async def take_features(job: Job, body: GenerateRequest) -> None:
     """Fill items, parts and ec_transfer_params of the job's envelope from a validated body."""
     job.envelope.ec_transfer_params = body.ec_transfer_params or None
-    job.write(PROMPTS, msgpack.packb([prompt_of(body)]))
+    job.write_msgpack(PROMPTS, [prompt_of(body)])
     if body.features is None:
         return
-    job.envelope.items = list(items_of(body.features))
+    job.envelope.items = items_of(body.features)
     # Megabytes of base64: not on the event loop.
     for name, data in (await asyncio.to_thread(payloads_of, body.features)).items():
         job.write(name, data)
@@ -29,51 +25,43 @@ async def take_features(job: Job, body: GenerateRequest) -> None:
 
 def prompt_of(body: GenerateRequest) -> dict[str, object]:
     """The body as prefill gets it: everything but the payloads."""
-    prompt = body.model_dump(exclude={"features": _PAYLOADS, "content_parts": True})
-    prompt["sampling_params"] = body.sampling_params.to_wire()
-    return prompt
+    params = body.sampling_params
+    sampling = params.to_wire()
+    if "max_tokens" in params.model_fields_set:
+        # The wire form leaves 16 out, and absent means the server's default here (03 §3).
+        sampling["max_tokens"] = params.max_tokens
+    prompt = body.model_dump(exclude={"features": _PAYLOADS, "sampling_params": True})
+    return prompt | {"sampling_params": sampling}
 
 
 def items_of(features: MultiModalFeatures) -> list[Item]:
     """Every item in prompt order."""
     items = [
-        Item(modality=modality, mm_hash=mm_hash, offset=place.offset, length=place.length)
-        for modality, hashes in features.mm_hashes.items()
-        for mm_hash, place in zip(hashes, features.mm_placeholders[modality], strict=True)
+        Item(
+            modality=item.modality,
+            mm_hash=item.mm_hash,
+            offset=item.placeholder.offset,
+            length=item.placeholder.length,
+        )
+        for item in features.items()
     ]
     return sorted(items, key=lambda item: item.offset)
 
 
 def payloads_of(features: MultiModalFeatures) -> dict[str, bytes]:
-    """Checked payload bytes by part name. Metadata beside tensors is ignored and taken from them.
+    """Checked payload bytes by part name; raise ApiError for an unreadable one (02 §4.4).
 
-    Raise ApiError naming the item whose payload is unreadable (02 §4.4).
+    Metadata beside tensors is ignored (the seed) and taken from them instead.
     """
     parts: dict[str, bytes] = {}
-    for modality, hashes in features.mm_hashes.items():
-        for index, mm_hash in enumerate(hashes):
-            kwargs = _entry(features.kwargs_data, modality, index)
-            metadata = _entry(features.mm_metadata, modality, index)
-            if kwargs is not None:
-                data = _decoded(kwargs, f"features.kwargs_data.{modality}[{index}]")
-                parts[kwargs_part(modality, mm_hash)] = data
-                fields = metadata_only(decode_item(data))
-                if fields:
-                    parts[metadata_part(modality, mm_hash)] = encode_item(fields)
-            elif metadata is not None:
-                data = _decoded(metadata, f"features.mm_metadata.{modality}[{index}]")
-                parts.setdefault(metadata_part(modality, mm_hash), data)
+    for item in features.items():
+        metadata_name = metadata_part(item.modality, item.mm_hash)
+        if item.kwargs_data is not None:
+            data = item_bytes(item.kwargs_data)
+            parts[kwargs_part(item.modality, item.mm_hash)] = data
+            fields = metadata_only(decode_item(data))
+            if fields:
+                parts[metadata_name] = encode_item(fields)
+        elif item.mm_metadata is not None:
+            parts.setdefault(metadata_name, item_bytes(item.mm_metadata))
     return parts
-
-
-def _entry(payloads: dict[str, list[str | None]] | None, modality: str, index: int) -> str | None:
-    return (payloads or {}).get(modality, [None] * (index + 1))[index]
-
-
-def _decoded(text: str, where: str) -> bytes:
-    try:
-        data = pybase64.b64decode(text)
-        decode_item(data)
-    except (binascii.Error, ValueError, DecodeError) as error:
-        raise ApiError(f"{where} is not a MultiModalKwargsItem: {error}") from None
-    return data

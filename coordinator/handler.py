@@ -8,9 +8,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from schemas.generate import GenerateRequest
-from schemas.validation import parse_body
-
 from coordinator.admission import plan
 from coordinator.features import take_features
 from coordinator.healing import heal
@@ -23,8 +20,10 @@ from runtime.stage import Job
 from runtime.stage_handler import dead_letter, decode_record, expired, forward
 from schemas.envelope import REQUEST, Envelope, now_ms
 from schemas.errors import ApiError, DecodeError
+from schemas.generate import GenerateRequest
 from schemas.limits import ModelLimits, check_model
 from schemas.routes import Stop
+from schemas.validation import parse_body
 
 # Bodies up to this size are parsed on the event loop: a thread would cost more than it saves.
 _INLINE_BODY_BYTES = 32 * 1024

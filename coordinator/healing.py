@@ -1,8 +1,7 @@
 """Sends items whose embedding was evicted or lost to encode again, a bounded number of times."""
 
-from schemas.ec import descriptors
-
 from runtime.stage import Job
+from schemas.ec import descriptors
 from schemas.envelope import Item, kwargs_part
 from schemas.errors import ApiError, FailureCode
 from schemas.routes import Stop

@@ -4,10 +4,9 @@ Parts that are stripped for a stage but needed by a later one, or by a heal, sta
 `envelope.held`, out of that stage's reach.
 """
 
-from schemas.ec import descriptors, is_present
-
 from coordinator.rules import Action, Facts, Leg, apply
 from runtime.stage import Job
+from schemas.ec import descriptors, is_present
 from schemas.envelope import Envelope, Item, kwargs_part, metadata_part
 
 

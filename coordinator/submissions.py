@@ -117,10 +117,8 @@ def _reply_topic(record: Record, topics: Topics) -> str | None:
     if raw is None:
         return None
     name = raw.decode("utf-8", "replace")
-    if (
-        not _TOPIC_NAME.fullmatch(name)
-        or (name.startswith(topics.prefix)
-        and name != topics.responses)
+    if not _TOPIC_NAME.fullmatch(name) or (
+        name.startswith(topics.prefix) and name != topics.responses
     ):
         raise ApiError(f"reply-to must name a topic of yours, got {name[:80]!r}", param="reply-to")
     return name

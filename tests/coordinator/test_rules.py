@@ -76,5 +76,9 @@ def test_a_rejection_names_the_item():
     with pytest.raises(ApiError, match="image item at position 3 of prompt 0") as caught:
         apply(Leg.PREFILL_DIRECT, [(item(), nothing)])
 
-    assert (caught.value.status, caught.value.type, caught.value.param) == (400, "Bad Request", "body")
+    assert (caught.value.status, caught.value.type, caught.value.param) == (
+        400,
+        "Bad Request",
+        "body",
+    )
     assert caught.value.code is FailureCode.INVALID_REQUEST
