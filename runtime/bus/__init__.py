@@ -7,6 +7,11 @@ Values are opaque bytes here.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+from runtime.errors import SettingsError
+from runtime.settings import FleetSettings
+from schemas.topics import Topics
 
 
 class TopicPartition(NamedTuple):
@@ -104,3 +109,27 @@ class Bus(Protocol):
 
     async def create_topics(self, topics: Sequence[str], *, num_partitions: int) -> list[str]:
         """Create those that are missing and return their names."""
+
+
+def open_bus(url: str, settings: FleetSettings) -> Bus:
+    """The bus a URL names, not yet started. SettingsError where the URL names none."""
+    # Imported late: the implementations need the protocol above, and memory:// no Kafka client.
+    parts = urlsplit(url)
+    topics = Topics(settings.topic_prefix)
+    if parts.scheme == "memory" and not parts.netloc + parts.path.strip("/"):
+        from runtime.bus.memory import MemoryBus
+
+        return MemoryBus(num_partitions=settings.num_partitions, topics=topics)
+    if parts.scheme == "kafka" and not parts.path.strip("/"):
+        from runtime.bus.kafka import KafkaBus
+
+        servers = [_require_server(server, url) for server in parts.netloc.split(",")]
+        return KafkaBus(servers, topics=topics, session_timeout_ms=settings.session_timeout_ms)
+    raise SettingsError(f"--bus {url!r}: use memory:// or kafka://host:port[,host:port]")
+
+
+def _require_server(server: str, url: str) -> str:
+    host, colon, port = server.rpartition(":")
+    if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
+        raise SettingsError(f"--bus {url!r}: {server!r} is not host:port")
+    return server

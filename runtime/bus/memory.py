@@ -50,7 +50,9 @@ class MemoryBus:
 
     async def send(self, record: Outgoing) -> tuple[int, int]:
         if self._closed:
-            raise BusError("the bus is stopped")
+            raise BusError("the bus is stopped", retriable=False)
+        if record.key is None and record.value is None:
+            raise BusError("a record needs a key or a value", retriable=False)
         size = record_bytes(record)
         if size > max_bytes_of(record.topic, self._topics):
             raise BusError(f"a record of {size} bytes is too large", retriable=False)

@@ -42,18 +42,24 @@ async def test_a_named_partition_wins_over_the_key(bus: Bus, topics: Topics):
     assert placed == [(0, 0), (1, 0), (2, 0), (3, 0)]
 
 
-async def test_headers_empty_keys_and_tombstones_are_kept(bus: Bus, topics: Topics):
-    sent = Outgoing(topics.requests, None, None, {"a": b"\x00\xff", "b": b""})
+@pytest.mark.parametrize(("key", "value"), [(b"k", None), (None, b"v"), (b"", b"")])
+async def test_headers_missing_keys_and_tombstones_are_kept(bus: Bus, topics: Topics, key, value):
+    sent = Outgoing(topics.requests, key, value, {"a": b"\x00\xff", "b": b""})
     partition, offset = await bus.send(sent)
     consumer = bus.consumer([topics.requests], group="g")
     await consumer.start()
 
     (record,) = await take(consumer, 1)
 
-    assert (record.key, record.value, dict(record.headers)) == (None, None, sent.headers)
+    assert (record.key, record.value, dict(record.headers)) == (key, value, sent.headers)
     assert (record.topic, record.partition, record.offset) == (topics.requests, partition, offset)
     assert record.timestamp_ms > 1_600_000_000_000
     await consumer.stop()
+
+
+async def test_a_record_of_nothing_is_refused(bus: Bus, topics: Topics):
+    with pytest.raises(BusError):
+        await bus.send(Outgoing(topics.requests, None, None))
 
 
 async def test_a_new_group_starts_at_the_earliest_record(bus: Bus, topics: Topics):

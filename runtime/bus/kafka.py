@@ -1,0 +1,185 @@
+"""The bus on a Kafka-protocol broker, by aiokafka.
+
+Chooses every client setting in one place; knows records only as bytes.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaError, NoError, TopicAlreadyExistsError, for_code
+
+from runtime.bus import Consumer, Outgoing, RebalanceListener, TopicPartition
+from runtime.bus.kafka_consumer import KafkaConsumer, sticky_assignor
+from runtime.bus.kafka_errors import translated
+from runtime.bus.limits import LARGEST_BYTES, max_bytes_of
+from runtime.errors import BusError, SettingsError
+from schemas.topics import MAX_RECORD_BYTES, Topics
+
+RETENTION_MS = 24 * 60 * 60 * 1000
+"""Of topics we create; the age limit of blobs must exceed it and the longest deadline together."""
+
+_REQUEST_TIMEOUT_MS = 30_000
+_FETCH_MAX_WAIT_MS = 50
+# Members that do not come back within this after a rebalance began are left out of it.
+_REBALANCE_TIMEOUT_MS = 30_000
+_MIN_FETCH_BYTES = 1024 * 1024
+_TOPIC_READY_S = 30.0
+_CONNECT_S = 5.0
+
+
+class KafkaBus:
+    """One producer and one admin connection per process; consumers have their own connections."""
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        *,
+        topics: Topics | None = None,
+        session_timeout_ms: int = 10_000,
+    ) -> None:
+        self.cluster_id = ""
+        self._client: dict[str, Any] = {
+            "bootstrap_servers": list(servers),
+            "request_timeout_ms": _REQUEST_TIMEOUT_MS,
+        }
+        self._topics = topics or Topics()
+        self._session_timeout_ms = session_timeout_ms
+        self._producer: AIOKafkaProducer | None = None
+        self._admin: AIOKafkaAdminClient | None = None
+
+    async def start(self) -> None:
+        self._admin = AIOKafkaAdminClient(**self._client)
+        self._producer = AIOKafkaProducer(
+            **self._client,
+            acks="all",
+            enable_idempotence=True,
+            # A lone record goes at once; what comes while a request is out goes together.
+            linger_ms=0,
+            max_batch_size=MAX_RECORD_BYTES,
+            # With room for the batch around the largest record.
+            max_request_size=LARGEST_BYTES + MAX_RECORD_BYTES,
+            # Large parts are claim-checked and tensors do not shrink: not worth the CPU.
+            compression_type=None,
+        )
+        try:
+            await _connect(self._admin, self._client["bootstrap_servers"])
+            with translated():
+                self.cluster_id = (await self._admin.describe_cluster())["cluster_id"] or ""
+                await self._producer.start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        producer, self._producer = self._producer, None
+        admin, self._admin = self._admin, None
+        with translated():
+            if producer is not None:
+                await producer.stop()
+            if admin is not None:
+                await admin.close()
+
+    async def send(self, record: Outgoing) -> tuple[int, int]:
+        if self._producer is None:
+            raise BusError("the bus is stopped", retriable=False)
+        if record.key is None and record.value is None:
+            raise BusError("a record needs a key or a value", retriable=False)
+        with translated():
+            acknowledged = await self._producer.send_and_wait(
+                record.topic,
+                record.value,
+                record.key,
+                partition=record.partition,
+                headers=list(record.headers.items()),
+            )
+        return acknowledged.partition, acknowledged.offset
+
+    def consumer(
+        self, topics: Sequence[str], *, group: str, listener: RebalanceListener | None = None
+    ) -> Consumer:
+        options = self._reading(topics) | {
+            "group_id": group,
+            "session_timeout_ms": self._session_timeout_ms,
+            "heartbeat_interval_ms": min(self._session_timeout_ms // 4, 3000),
+            "rebalance_timeout_ms": max(self._session_timeout_ms, _REBALANCE_TIMEOUT_MS),
+            "partition_assignment_strategy": (sticky_assignor(),),
+        }
+        return KafkaConsumer(options, topics=topics, listener=listener)
+
+    def reader(self, partition: TopicPartition, *, start: int | None = None) -> Consumer:
+        return KafkaConsumer(self._reading([partition.topic]), partition=partition, offset=start)
+
+    async def num_partitions(self, topic: str) -> int:
+        if self._producer is None:
+            raise BusError("the bus is stopped", retriable=False)
+        with translated():
+            return len(await self._producer.partitions_for(topic))
+
+    async def create_topics(self, topics: Sequence[str], *, num_partitions: int) -> list[str]:
+        if self._admin is None:
+            raise BusError("the bus is stopped", retriable=False)
+        wanted = [self._new_topic(topic, num_partitions) for topic in topics]
+        with translated():
+            answer = await self._admin.create_topics(wanted)
+            created = [entry[0] for entry in answer.topic_errors if _is_created(entry)]
+            await self._wait_until_led(self._admin, created)
+        return [topic for topic in topics if topic in created]
+
+    def _new_topic(self, topic: str, num_partitions: int) -> NewTopic:
+        configs = {
+            "max.message.bytes": str(max_bytes_of(topic, self._topics)),
+            "retention.ms": str(RETENTION_MS),
+        }
+        # -1: as many replicas as the cluster's default says.
+        return NewTopic(topic, num_partitions, -1, replica_assignments={}, topic_configs=configs)
+
+    async def _wait_until_led(self, admin: AIOKafkaAdminClient, topics: list[str]) -> None:
+        """The broker answers before every partition takes records, and sends no events."""
+        give_up_at = time.monotonic() + _TOPIC_READY_S
+        while topics and not all(map(_is_led, await admin.describe_topics(topics))):
+            if time.monotonic() > give_up_at:
+                raise BusError(f"{topics} got no leader within {_TOPIC_READY_S:g} s")
+            await asyncio.sleep(0.05)
+
+    def _reading(self, topics: Sequence[str]) -> dict[str, Any]:
+        largest = max(max_bytes_of(topic, self._topics) for topic in topics)
+        return self._client | {
+            "enable_auto_commit": False,
+            "auto_offset_reset": "earliest",
+            "fetch_max_wait_ms": _FETCH_MAX_WAIT_MS,
+            "max_partition_fetch_bytes": max(largest, _MIN_FETCH_BYTES),
+        }
+
+
+async def _connect(admin: AIOKafkaAdminClient, servers: Sequence[str]) -> None:
+    """SettingsError where none of the servers answers within a few seconds."""
+    give_up_at = time.monotonic() + _CONNECT_S
+    while True:
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                await admin.start()
+            return
+        except (KafkaError, TimeoutError) as error:
+            if time.monotonic() > give_up_at:
+                message = f"--bus kafka://{','.join(servers)}: no broker answers there"
+                raise SettingsError(message) from error
+        await asyncio.sleep(0.25)
+
+
+def _is_created(entry: Sequence[Any]) -> bool:
+    """Raise unless the topic is there now; True when it was not before."""
+    error = for_code(entry[1])
+    if error is TopicAlreadyExistsError:
+        return False
+    if error is not NoError:
+        raise error(*(part for part in entry[2:3] if part))
+    return True
+
+
+def _is_led(topic: dict[str, Any]) -> bool:
+    partitions = topic["partitions"]
+    return bool(partitions) and all(p["leader"] >= 0 and not p["error_code"] for p in partitions)

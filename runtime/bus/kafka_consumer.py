@@ -1,0 +1,145 @@
+"""A consumer on aiokafka: a member of a group, or a reader of one partition.
+
+Created by `runtime.bus.kafka`; knows nothing of producing.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka import TopicPartition as KafkaPartition
+from aiokafka.abc import ConsumerRebalanceListener
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+
+from runtime.bus import RebalanceListener, Record, TopicPartition
+from runtime.bus.kafka_errors import translated
+from runtime.errors import BusError
+
+# How long a poll may take beyond its time-out: aiokafka waits there for a rebalance to end.
+_GRACE_S = 0.2
+
+
+class KafkaConsumer:
+    """Owned by who asked the bus for it; `start` and `stop` once."""
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        *,
+        topics: Sequence[str] = (),
+        listener: RebalanceListener | None = None,
+        partition: TopicPartition | None = None,
+        offset: int | None = None,
+    ) -> None:
+        self._options = options
+        self._topics = topics
+        self._listener = listener
+        self._read = (partition, offset)
+        self._consumer: AIOKafkaConsumer | None = None
+
+    async def start(self) -> None:
+        self._consumer = consumer = AIOKafkaConsumer(**self._options)
+        try:
+            with translated():
+                await self._join(consumer)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            with translated():
+                await consumer.stop()
+
+    async def poll(self, *, max_records: int, timeout_s: float) -> list[Record]:
+        if self._consumer is None:
+            return []
+        with translated():
+            try:
+                async with asyncio.timeout(timeout_s + _GRACE_S):
+                    taken = await self._consumer.getmany(
+                        timeout_ms=max(int(timeout_s * 1000), 0), max_records=max_records
+                    )
+            except TimeoutError:
+                return []
+        return [_record(message) for messages in taken.values() for message in messages]
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        if not self._topics:
+            raise BusError("a reader without a group has nothing to commit", retriable=False)
+        if self._consumer is None:
+            raise BusError("the consumer is stopped", retriable=False)
+        with translated():
+            await self._consumer.commit({KafkaPartition(*p): n for p, n in offsets.items()})
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        if self._consumer is not None:
+            self._consumer.pause(*self._owned(partitions))
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        if self._consumer is not None:
+            self._consumer.resume(*self._owned(partitions))
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        if self._consumer is None:
+            return frozenset()
+        return frozenset(TopicPartition(*p) for p in self._consumer.assignment())
+
+    def end_offset(self, partition: TopicPartition) -> int | None:
+        if self._consumer is None or partition not in self._consumer.assignment():
+            return None
+        end: int | None = self._consumer.highwater(KafkaPartition(*partition))
+        return end
+
+    async def _join(self, consumer: AIOKafkaConsumer) -> None:
+        partition, offset = self._read
+        if partition is None:
+            listener = _Listener(self._listener) if self._listener else None
+            consumer.subscribe(self._topics, listener=listener)
+            await consumer.start()
+            return
+        source = KafkaPartition(*partition)
+        consumer.assign([source])
+        await consumer.start()
+        if offset is None:
+            await consumer.seek_to_end(source)
+        else:
+            consumer.seek(source, offset)
+
+    def _owned(self, partitions: Sequence[TopicPartition]) -> list[KafkaPartition]:
+        """Those still ours; aiokafka refuses others, and a rebalance may just have taken them."""
+        assert self._consumer is not None
+        return [KafkaPartition(*p) for p in self._consumer.assignment() & set(partitions)]
+
+
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is not typed
+    """Hands aiokafka's calls on. On a first join nothing is revoked, and nothing said."""
+
+    def __init__(self, listener: RebalanceListener) -> None:
+        self._listener = listener
+
+    async def on_partitions_revoked(self, revoked: set[KafkaPartition]) -> None:
+        if revoked:
+            await self._listener.revoked([TopicPartition(*p) for p in sorted(revoked)])
+
+    async def on_partitions_assigned(self, assigned: set[KafkaPartition]) -> None:
+        await self._listener.assigned([TopicPartition(*p) for p in sorted(assigned)])
+
+
+def sticky_assignor() -> type[StickyPartitionAssignor]:
+    """One subclass per consumer: aiokafka keeps a member's assignment on the class."""
+    return type("OwnStickyAssignor", (StickyPartitionAssignor,), {})
+
+
+def _record(message: Any) -> Record:
+    return Record(
+        topic=message.topic,
+        partition=message.partition,
+        offset=message.offset,
+        key=message.key,
+        value=message.value,
+        headers=dict(message.headers),
+        timestamp_ms=message.timestamp,
+    )
