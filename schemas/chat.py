@@ -5,9 +5,10 @@ and no tokenizer.
 """
 
 import uuid
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Field, PlainValidator, model_validator
 
 from schemas.fields import (
     AnyResponseFormat,
@@ -33,7 +34,7 @@ from schemas.fields import (
     check_structured_outputs,
     with_mm_payload,
 )
-from schemas.messages import Message
+from schemas.messages import Message, materialised_calls, normalised, validated_messages
 from schemas.refusals import bad_request
 from schemas.sampling import StructuredOutputs
 
@@ -42,8 +43,11 @@ def random_id() -> str:
     return uuid.uuid4().hex[:16]
 
 
+Messages: TypeAlias = Annotated[list[Message], PlainValidator(validated_messages)]
+
+
 class ChatCompletionRequest(Body):
-    messages: list[Message]
+    messages: Messages
     """Plain dicts in the shape a template sees them: see `schemas.messages`."""
     model: str | None = None
     frequency_penalty: float | None = None
@@ -128,9 +132,16 @@ class ChatCompletionRequest(Body):
     def _check_raw(cls, body: Any) -> Any:
         return checked(body) if isinstance(body, dict) else body
 
+    @model_validator(mode="after")
+    def _materialise_calls(self) -> "ChatCompletionRequest":
+        materialised_calls(self.messages)
+        return self
+
 
 def checked(body: dict[str, Any]) -> dict[str, Any]:
     """The body ready for its fields; refuses, in vLLM's order, what no single field can tell."""
+    if not isinstance(body.get("messages", []), Iterable):
+        raise bad_request("`messages` must be a list of objects.")
     body = without_prompt_ids_beside_media(body)
     check_generation_prompt(body)
     body = check_tools(body)
@@ -139,6 +150,8 @@ def checked(body: dict[str, Any]) -> dict[str, Any]:
     _check_logprobs(body)
     check_stream_options(body)
     check_response_format(body)
+    if "messages" in body:
+        body = {**body, "messages": normalised(body["messages"])}
     check_cache_salt(body.get("cache_salt"))
     return with_mm_payload(body)
 

@@ -1,6 +1,6 @@
 """The body of `/v1/completions` and its `/render` form (01-render §3.2). Knows no tokenizer."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, ValidationInfo, model_validator
 
@@ -34,9 +34,13 @@ from schemas.sampling import StructuredOutputs
 DEFAULT_MAX_TOKENS = 16
 
 
+Ids: TypeAlias = Annotated[list[TokenId], Field(fail_fast=True)]
+Texts: TypeAlias = Annotated[list[str], Field(fail_fast=True)]
+
+
 class CompletionRequest(Body):
     model: str | None = None
-    prompt: list[TokenId] | list[list[TokenId]] | str | list[str] | None = None
+    prompt: Ids | Annotated[list[Ids], Field(fail_fast=True)] | str | Texts | None = None
     echo: bool | None = False
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None

@@ -33,6 +33,8 @@ _TAG_NESTING = 16
 
 Int64: TypeAlias = Annotated[int, Field(ge=INT64_MIN, le=INT64_MAX)]
 TokenId: TypeAlias = Annotated[int, Field(ge=0)]
+TokenIds: TypeAlias = Annotated[list[int], Field(fail_fast=True)]
+"""Long lists stop at their first bad entry."""
 MMPayload: TypeAlias = Literal["tensors", "none"]
 CacheSalt: TypeAlias = Annotated[str, Field(min_length=1, max_length=1024)]
 Truncation: TypeAlias = Annotated[int, Field(ge=-1, le=INT64_MAX)]

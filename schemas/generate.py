@@ -30,6 +30,7 @@ from schemas.fields import (
     Int64,
     NamedToolChoice,
     StreamOptions,
+    TokenIds,
     Tool,
     check_cache_salt,
 )
@@ -88,7 +89,7 @@ class GenerateRequest(Body):
     """Fields in the order in which render answers with them."""
 
     request_id: str = Field(default_factory=random_id)
-    token_ids: list[int] = Field(min_length=1)
+    token_ids: TokenIds = Field(min_length=1)
     """The final prompt, placeholders expanded."""
     token_offsets: list[tuple[int, int]] | None = None
     """Character offsets of the tokens; told to callers, ignored on the way in."""
@@ -179,7 +180,7 @@ class _Choice(BaseModel):
     finish_reason: str | None = "stop"
     stop_reason: int | str | None = None
     """Stop string or token id; null on EOS, length and abort."""
-    token_ids: list[int] | None = None
+    token_ids: TokenIds | None = None
     routed_experts: str | None = None
     sampling_mask: list[list[int]] | None = None
     weight_versions: list[WeightVersionSpan] | None = None
@@ -242,7 +243,7 @@ class _StreamChoice(BaseModel):
     index: int
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    token_ids: list[int] | None = None
+    token_ids: TokenIds | None = None
     routed_experts: str | None = None
     sampling_mask: list[list[int]] | None = None
     weight_versions: list[WeightVersionSpan] | None = None

@@ -4,40 +4,43 @@ Tensor bytes are views into what was decoded, never copies; what was decoded enc
 bytes. Knows msgpack, no tensor library.
 """
 
+import base64
+import binascii
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from dataclasses import field as default
 from typing import Any, TypeAlias
 
-from schemas.errors import DecodeError
+import msgpack
+
+from schemas.errors import ApiError, DecodeError
+from schemas.msgpack_view import Ext, read_document
+from schemas.refusals import bad_request
 
 RAW_VIEW = 3
 """Ext code of tensor bytes. Codes 1 and 2 are pickles and are never read."""
 
-ITEM_SIZES: Mapping[str, int] = {
-    "bool": 1,
-    "uint8": 1,
-    "int8": 1,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "int16": 2,
-    "uint16": 2,
-    "float16": 2,
-    "bfloat16": 2,
-    "int32": 4,
-    "uint32": 4,
-    "float32": 4,
-    "int64": 8,
-    "uint64": 8,
-    "float64": 8,
-    "complex64": 8,
-    "complex128": 16,
-}
+ITEM_SIZES: Mapping[str, int] = (
+    dict.fromkeys(("bool", "uint8", "int8", "float8_e4m3fn", "float8_e5m2"), 1)
+    | dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2)
+    | dict.fromkeys(("int32", "uint32", "float32"), 4)
+    | dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8)
+    | {"complex128": 16}
+)
 """Bytes per element by dtype, in torch's names without prefix."""
 
-MAX_DEPTH = 16
-MAX_FIELDS = 256
-MAX_DIMS = 32
+FACTORIES: Mapping[str, frozenset[str]] = {
+    "batched": frozenset(),
+    "flat": frozenset({"slices"}),
+    "shared": frozenset({"batch_size"}),
+}
+"""How items merge (02 §4.1), and the keys each factory cannot do without."""
+
+_MAX_DEPTH = 16
+_MAX_VALUES = 1_000_000
+_MAX_DIMS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +51,17 @@ class Tensor:
     shape: tuple[int, ...]
     data: memoryview | bytes
 
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * ITEM_SIZES[self.dtype]
+    def __post_init__(self) -> None:
+        if self.dtype not in ITEM_SIZES:
+            raise DecodeError(f"unknown dtype {self.dtype!r}")
+        if len(self.shape) > _MAX_DIMS or any(n < 0 for n in self.shape):
+            raise DecodeError(f"impossible tensor shape {self.shape}")
+        declared = math.prod(self.shape) * ITEM_SIZES[self.dtype]
+        if declared != len(self.data):
+            raise DecodeError(
+                f"a {self.dtype} tensor of shape {self.shape} takes {declared} bytes, "
+                f"not {len(self.data)}"
+            )
 
 
 Nested: TypeAlias = "Tensor | int | float | list[Nested] | None"
@@ -58,17 +69,17 @@ Nested: TypeAlias = "Tensor | int | float | list[Nested] | None"
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of an item: its value, and how values of several items are merged."""
+    """One field of an item: its value, and how the values of several items are merged."""
 
     data: Nested
     factory: str
     """`batched`, `flat` or `shared`."""
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    """In wire order; `slices` hold lists of [start, stop, step]."""
+    kwargs: dict[str, Any] = default(default_factory=dict)
+    """In wire order; `slices` hold [start, stop, step] lists."""
 
     @property
     def keep_on_cpu(self) -> bool:
-        """Metadata: part of `mm_metadata`, read by prefill."""
+        """A metadata field: part of `mm_metadata`, which prefill reads."""
         return bool(self.kwargs.get("keep_on_cpu", False))
 
 
@@ -77,7 +88,7 @@ Fields: TypeAlias = dict[str, Field]
 
 @dataclass(frozen=True, slots=True)
 class FieldShape:
-    """What `peek` tells about a field without touching its bytes."""
+    """What `peek` tells about a field."""
 
     dtype: str | None
     """None: not a tensor."""
@@ -87,24 +98,132 @@ class FieldShape:
 
 
 def decode_item(data: bytes | memoryview) -> Fields:
-    raise DecodeError("not written yet")
+    """The fields in wire order. DecodeError for anything that is not an item."""
+    item = read_document(data, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES)
+    if not isinstance(item, dict):
+        raise DecodeError("a multimodal item is a map of fields")
+    return {name: _field(name, element) for name, element in item.items()}
+
+
+def _field(name: str, element: object) -> Field:
+    if not isinstance(element, dict) or element.keys() != {"data", "field"}:
+        raise DecodeError(f"field {name!r} needs exactly data and field")
+    factory, kwargs = _factory(name, element["field"])
+    return Field(_nested(element["data"]), factory, kwargs)
+
+
+def _factory(name: str, wire: object) -> tuple[str, dict[str, Any]]:
+    match wire:
+        case [str(factory), dict(kwargs)] if factory in FACTORIES:
+            missing = FACTORIES[factory] - kwargs.keys()
+            if missing or not all(map(_is_plain, kwargs.values())):
+                raise DecodeError(f"field {name!r} describes its {factory} merging wrongly")
+            return factory, kwargs
+    raise DecodeError(f"field {name!r} names no known way of merging")
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, int)
+
+
+def _nested(value: object) -> Nested:
+    match value:
+        case None | int() | float():
+            return value
+        case [str(), *_]:
+            return _tensor(value)
+        case list():
+            return [_nested(element) for element in value]
+    raise DecodeError(f"a field holds a {type(value).__name__}")
+
+
+def _tensor(wire: list[Any]) -> Tensor:
+    match wire:
+        case [str(dtype), list(shape), Ext(code=code, data=data)] if _are_sizes(shape):
+            if code != RAW_VIEW:
+                raise DecodeError(f"extension type code {code} is not supported")
+            return Tensor(dtype, tuple(shape), data)
+    raise DecodeError("a tensor is written as dtype, shape and raw bytes")
+
+
+def _are_sizes(shape: list[Any]) -> bool:
+    return all(type(size) is int for size in shape)
 
 
 def encode_item(fields: Fields) -> bytes:
-    raise DecodeError("not written yet")
+    return b"".join(_encoded(fields))
+
+
+def _encoded(fields: Fields) -> Iterator[bytes | memoryview]:
+    packer = msgpack.Packer()
+    yield packer.pack_map_header(len(fields))
+    for name, field in fields.items():
+        yield packer.pack(name)
+        yield packer.pack_map_header(2)
+        yield packer.pack("data")
+        yield from _encoded_value(packer, field.data)
+        yield packer.pack("field")
+        yield packer.pack([field.factory, field.kwargs])
+
+
+def _encoded_value(packer: msgpack.Packer, value: Nested) -> Iterator[bytes | memoryview]:
+    if isinstance(value, Tensor):
+        yield packer.pack_array_header(3)
+        yield packer.pack(value.dtype)
+        yield packer.pack(value.shape)
+        yield _ext_header(len(value.data))
+        yield value.data
+    elif isinstance(value, list):
+        yield packer.pack_array_header(len(value))
+        for element in value:
+            yield from _encoded_value(packer, element)
+    else:
+        yield packer.pack(value)
+
+
+_FIXED = {1: 0xD4, 2: 0xD5, 4: 0xD6, 8: 0xD7, 16: 0xD8}
+
+
+def _ext_header(size: int) -> bytes:
+    if size in _FIXED:
+        return struct.pack(">Bb", _FIXED[size], RAW_VIEW)
+    for code, form, bound in ((0xC7, "B", 1 << 8), (0xC8, "H", 1 << 16), (0xC9, "I", 1 << 32)):
+        if size < bound:
+            return struct.pack(f">B{form}b", code, size, RAW_VIEW)
+    raise ValueError("a tensor of 4 GiB or more does not fit an item")
 
 
 def peek(data: bytes | memoryview) -> dict[str, FieldShape]:
-    """Names, shapes and sizes, for logs, limits and routing."""
-    return {name: _shape_of(f) for name, f in decode_item(data).items()}
+    """Names, shapes and sizes, for logs, limits and routing; tensor bytes stay untouched."""
+    return {name: _shape_of(field) for name, field in decode_item(data).items()}
 
 
-def _shape_of(f: Field) -> FieldShape:
-    if isinstance(f.data, Tensor):
-        return FieldShape(f.data.dtype, f.data.shape, len(f.data.data), f.keep_on_cpu)
-    return FieldShape(None, (), 0, f.keep_on_cpu)
+def _shape_of(field: Field) -> FieldShape:
+    if isinstance(field.data, Tensor):
+        tensor = field.data
+        return FieldShape(tensor.dtype, tensor.shape, len(tensor.data), field.keep_on_cpu)
+    return FieldShape(None, (), 0, field.keep_on_cpu)
 
 
 def metadata_only(fields: Fields) -> Fields:
-    """The fields an `mm_metadata` entry holds; empty where a model exposes none (02 §6)."""
-    return {name: f for name, f in fields.items() if f.keep_on_cpu}
+    """The fields of an `mm_metadata` entry; empty where a model exposes none (02 §6)."""
+    return {name: field for name, field in fields.items() if field.keep_on_cpu}
+
+
+def item_bytes(text: str) -> bytes:
+    """An item out of a request's base64, checked. ApiError 400 for what is none: the caller's."""
+    try:
+        data = base64.b64decode(text)  # lenient about foreign characters, as vLLM's decoder
+    except (binascii.Error, ValueError) as error:
+        raise bad_request(f"a multimodal item is not base64: {error}") from None
+    try:
+        decode_item(data)
+    except DecodeError as error:
+        raise bad_item(error) from None
+    return data
+
+
+def bad_item(error: DecodeError) -> ApiError:
+    return bad_request(f"a multimodal item cannot be decoded: {error}")

@@ -1,4 +1,4 @@
-"""The body of `/v1/responses/render` (01-render §2.3). Knows its shape, not what chat it becomes."""
+"""The body of `/v1/responses/render` (01-render §2.3), not the chat that it becomes."""
 
 import uuid
 from typing import Any, Literal

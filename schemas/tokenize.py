@@ -4,9 +4,8 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, Field, model_validator
 
-from schemas.chat import ChatCompletionRequest, check_generation_prompt
+from schemas.chat import ChatCompletionRequest, Messages, check_generation_prompt
 from schemas.fields import INT64_MAX, Body, Tool
-from schemas.messages import Message
 
 
 class TokenizeCompletionRequest(Body):
@@ -18,7 +17,7 @@ class TokenizeCompletionRequest(Body):
 
 class TokenizeChatRequest(Body):
     model: str | None = None
-    messages: list[Message]
+    messages: Messages
     add_generation_prompt: bool = True
     return_token_strs: bool | None = False
     continue_final_message: bool = False
@@ -57,7 +56,7 @@ class TokenizeResponse(BaseModel):
 
 class DetokenizeRequest(Body):
     model: str | None = None
-    tokens: list[Annotated[int, Field(ge=0, le=INT64_MAX)]]
+    tokens: Annotated[list[Annotated[int, Field(ge=0, le=INT64_MAX)]], Field(fail_fast=True)]
 
 
 class DetokenizeResponse(BaseModel):
