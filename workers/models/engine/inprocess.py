@@ -1,0 +1,109 @@
+"""The engine and the encoder that run in this process, each on a thread of its own.
+
+Knows no envelope, no cache and no HTTP.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from runtime.storage import Embedding
+from schemas.errors import Transient
+from workers.models.engine.fields import to_tensors
+from workers.models.engine.language import LanguageModel
+from workers.models.engine.loading import LoadedModel
+from workers.models.engine.protocol import EncoderInput, Generation, GenerationRequest
+from workers.models.engine.running import RunningRequest
+from workers.models.engine.thread import DeviceThread
+from workers.models.engine.tokens import TextSource
+from workers.models.engine.towers import encode_item
+
+Load = Callable[[], Awaitable[LoadedModel]]
+
+
+class InProcessEngine:
+    """`Engine` over this process's weights. Requests advance in turn, one step each.
+
+    Stages that share it may each start and close it.
+    """
+
+    def __init__(self, load: Load, source: TextSource | None, *, max_active: int) -> None:
+        self._load = load
+        self._source = source
+        self._model: LanguageModel | None = None
+        self._thread = DeviceThread("engine", max_active=max_active, translate=translate)
+
+    async def start(self) -> None:
+        if self._model is None:
+            self._model = LanguageModel(await self._load())
+            self._thread.start()
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        model = self._model
+        assert model is not None, "started by its stage"
+        return await self._thread.run(
+            lambda: RunningRequest(request, model, self._source),
+            deadline_ms=request.deadline_ms,
+        )
+
+    async def close(self) -> None:
+        await self._thread.close()
+
+
+class InProcessEncoder:
+    """`Encoder` over this process's weights; shared as `InProcessEngine` is."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._loaded: LoadedModel | None = None
+        self._thread = DeviceThread("encoder", max_active=1, translate=translate)
+
+    async def start(self) -> None:
+        if self._loaded is None:
+            self._loaded = await self._load()
+            self._thread.start()
+
+    async def encode(self, items: Sequence[EncoderInput], *, deadline_ms: float) -> list[Embedding]:
+        loaded = self._loaded
+        assert loaded is not None, "started by its stage"
+        return await self._thread.run(lambda: _Encoding(loaded, items), deadline_ms=deadline_ms)
+
+    async def close(self) -> None:
+        await self._thread.close()
+
+
+class _Encoding:
+    """`Steps` of one call: an item each. Items run alone, so that a result never depends on its
+    neighbours."""
+
+    def __init__(self, loaded: LoadedModel, items: Sequence[EncoderInput]) -> None:
+        self._loaded = loaded
+        self._items = list(items)
+        self._done: list[Embedding] = []
+
+    def step(self) -> bool:
+        if len(self._done) < len(self._items):
+            item = self._items[len(self._done)]
+            rows = encode_item(self._loaded, item.modality, to_tensors(item.fields))
+            self._done.append(to_embedding(rows))
+        return len(self._done) == len(self._items)
+
+    def result(self) -> list[Embedding]:
+        return self._done
+
+
+def to_embedding(rows: Tensor) -> Embedding:
+    rows = rows.detach().cpu().contiguous()
+    return Embedding(
+        dtype=str(rows.dtype).removeprefix("torch."),
+        shape=tuple(rows.shape),
+        data=rows.view(torch.uint8).numpy().tobytes(),
+    )
+
+
+def translate(error: BaseException) -> BaseException:
+    """Lack of memory may be over in a moment; anything else is what it is."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return Transient("the device is out of memory")
+    return error

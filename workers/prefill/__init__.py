@@ -1,0 +1,1 @@
+"""The prefill stage: loads embeddings, runs the language model, and answers with token ids."""

@@ -1,0 +1,185 @@
+"""Continues prompts: embeddings from the encoder cache, tokens from the engine, an answer for the next stop.
+
+What may travel here was the coordinator's decision; that it fits is checked again. Knows no tensor
+library.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
+
+import orjson
+from prometheus_client import Counter
+
+from runtime.settings import EngineSettings, ModelSettings
+from runtime.stage import Job
+from runtime.storage import EncoderCache
+from schemas.ec import descriptors, seed_form
+from schemas.envelope import GENERATED, PROMPTS, Envelope
+from schemas.errors import ApiError
+from schemas.limits import ModelLimits
+from schemas.routes import Stop
+from workers.generated import Prompt, items_of, num_rendered_items
+from workers.models.engine.facts import ModelFacts
+from workers.models.engine.protocol import (
+    Encoder,
+    Engine,
+    Generation,
+    GenerationRequest,
+    PlacedItem,
+)
+from workers.models.engine.tokens import TextSource
+from workers.prefill.answers import response_of
+from workers.prefill.embeddings import EmbeddingSource
+from workers.prefill.prompts import Work, describe, read_work
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+ITEMS_MISMATCHED = Counter(
+    "tokenfleet_items_mismatched",
+    "Prompts whose items at prefill were not those that were rendered",
+)
+
+
+class PrefillStage:
+    """One per process. Safe to repeat: without a seed of the caller, the envelope's id decides."""
+
+    stop = Stop.PREFILL
+
+    def __init__(
+        self,
+        model: ModelSettings,
+        settings: EngineSettings,
+        engine: Engine,
+        cache: EncoderCache,
+        *,
+        facts: ModelFacts,
+        limits: ModelLimits,
+        source: TextSource | None = None,
+        encoder: Encoder | None = None,
+    ) -> None:
+        """`source`: for strings, where the directory has a tokenizer. `encoder`: for payloads."""
+        self._reasons = model.reasoning_parser is not None
+        self._params_format = settings.ec_params_format
+        self._engine = engine
+        self._encoder = encoder
+        self._facts = facts
+        self._limits = limits
+        self._source = source
+        self._embeddings = EmbeddingSource(facts, cache, encoder)
+
+    async def start(self) -> None:
+        await self._engine.start()
+        if self._encoder is not None:
+            await self._encoder.start()
+
+    async def process(self, job: Job) -> None:
+        works = self._read(await job.read_msgpack(PROMPTS), job.envelope)
+        placed = await self._embeddings.place(job, works)
+        pairs = zip(works, placed, strict=True)
+        self._hand_on(
+            job, await _all(self._answer(work, items, job.envelope) for work, items in pairs)
+        )
+
+    async def close(self) -> None:
+        await self._engine.close()
+        if self._encoder is not None:
+            await self._encoder.close()
+
+    def _read(self, prompts: list[Prompt], envelope: Envelope) -> list[Work]:
+        works = []
+        for index, prompt in enumerate(prompts):
+            items = items_of(envelope.items, index)
+            work = read_work(index, prompt, items, envelope.kind, self._facts, self._limits)
+            self._check_text(work)
+            _check_items(work)
+            works.append(work)
+        return works
+
+    def _check_text(self, work: Work) -> None:
+        """Refuse what needs strings where there is no tokenizer, or the end of reasoning."""
+        mode = work.request.output_mode
+        needs = work.sampling.stop or work.sampling.bad_words or work.sampling.choice
+        if self._source is None and (needs or mode != "tokens"):
+            raise ApiError(f"output_mode={mode!r} requires a tokenizer, and this model has none.")
+        if work.sampling.choice and self._reasons and work.request.reasoning_ended is not True:
+            raise ApiError(
+                "structured_outputs after reasoning are not implemented yet.",
+                status=501,
+                type="NotImplementedError",
+            )
+
+    async def _answer(
+        self, work: Work, items: tuple[PlacedItem, ...], envelope: Envelope
+    ) -> dict[str, Any]:
+        generation = await self._generate(work, items, envelope)
+        # Strings for many candidates take a while on a large vocabulary.
+        return await asyncio.to_thread(
+            response_of,
+            work,
+            generation,
+            envelope,
+            self._limits.served_name,
+            source=self._source,
+            ec_transfer_params=self._told_params(envelope),
+        )
+
+    async def _generate(
+        self, work: Work, items: tuple[PlacedItem, ...], envelope: Envelope
+    ) -> Generation:
+        return await self._engine.generate(
+            GenerationRequest(
+                request_id=f"{envelope.id}/{work.index}",
+                token_ids=tuple(work.token_ids),
+                items=items,
+                sampling=work.sampling,
+                max_tokens=work.max_tokens,
+                seeds=work.seeds(envelope.id),
+                deadline_ms=envelope.deadline_ms,
+                wants_text=work.request.output_mode == "text",
+            )
+        )
+
+    def _told_params(self, envelope: Envelope) -> dict[str, Any] | None:
+        """Of a generate request that ran encode too; vLLM tells them on an encode-only server."""
+        ran_encode = Stop.ENCODE in envelope.route[: envelope.at]
+        if self._params_format == "vllm" or not ran_encode or not envelope.items:
+            return None
+        hashes = {item.mm_hash for item in envelope.items}
+        known = descriptors(envelope.ec_transfer_params)
+        return seed_form({mm_hash: d for mm_hash, d in known.items() if mm_hash in hashes})
+
+    def _hand_on(self, job: Job, answers: list[dict[str, Any]]) -> None:
+        if job.envelope.next_stop is Stop.REPLY:
+            job.finish([orjson.dumps(answers[0], option=orjson.OPT_NON_STR_KEYS)])
+        else:
+            job.write_msgpack(GENERATED, answers)
+
+
+async def _all(answers: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Their results in order; the first error stops the others and is raised as it is."""
+    tasks = [asyncio.create_task(answer) for answer in answers]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _check_items(work: Work) -> None:
+    """No image is ever dropped silently: as many items arrive as were rendered."""
+    rendered = num_rendered_items(work.prompt)
+    if rendered == len(work.items):
+        return
+    ITEMS_MISMATCHED.inc()
+    logger.error(
+        "items_mismatched",
+        extra={"rendered": rendered, "items": [describe(item) for item in work.items]},
+    )
+    raise ApiError(
+        f"{len(work.items)} of {rendered} multimodal items of the prompt arrived.",
+        status=500,
+        type="InternalServerError",
+    )
