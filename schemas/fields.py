@@ -266,15 +266,21 @@ def check_structured_outputs(body: dict[str, Any], parameter: str | None) -> Non
 
 def check_nesting(spec: object, limit: int = _MAX_JSON_NESTING) -> None:
     """Refuse a schema whose containers nest deeper than the limit."""
-    level: list[object] = [spec]
+    if nesting_exceeds(spec, limit):
+        raise bad_request(
+            "The JSON schema is nested too deeply: objects and arrays may nest at "
+            f"most {_MAX_JSON_NESTING} levels"
+        )
+
+
+def nesting_exceeds(value: object, limit: int) -> bool:
+    """Whether containers in a decoded JSON value nest deeper than the limit."""
+    level: list[object] = [value]
     for _ in range(limit):
         level = [child for node in level for child in _containers(node)]
         if not level:
-            return
-    raise bad_request(
-        "The JSON schema is nested too deeply: objects and arrays may nest at "
-        f"most {_MAX_JSON_NESTING} levels"
-    )
+            return False
+    return True
 
 
 def _containers(node: object) -> list[object]:

@@ -30,6 +30,10 @@ class ModelLimits:
     def served_name(self) -> str:
         return self.served_names[0]
 
+    @property
+    def logprobs_bound(self) -> int:
+        return self.vocab_size if self.max_logprobs == -1 else self.max_logprobs
+
 
 PERMISSIVE = ModelLimits(max_model_len=2**31 - 1, vocab_size=2**31 - 1, served_names=("",))
 """For validating where no deployment is at hand: default counts, no model bounds."""

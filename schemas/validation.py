@@ -22,6 +22,7 @@ from schemas.derender import (
     DerenderCompletionStreamRequest,
 )
 from schemas.errors import ApiError
+from schemas.fields import nesting_exceeds
 from schemas.generate import GenerateRequest
 from schemas.limits import ModelLimits
 from schemas.openai_responses import ResponsesRequest
@@ -31,6 +32,8 @@ from schemas.tokenize import DetokenizeRequest, TokenizeRequest
 
 __all__ = ["UNSUPPORTED_MEDIA_TYPE", "api_error", "bad_request", "decode_json", "parse_body"]
 
+MAX_NESTING = 200
+"""Levels of a body; beyond them the encoders between here and the answer give up."""
 _MAX_ERRORS = 10
 _MAX_INPUT = 200
 _MAX_ERROR = 1000
@@ -60,11 +63,14 @@ _UNIONS: dict[Kind, TypeAdapter[Any]] = {
 def decode_json(raw: bytes) -> object:
     """The JSON value of a body, as lenient as vLLM's: NaN, Infinity and repeated keys pass."""
     try:
-        return json.loads(raw)
+        value: object = json.loads(raw)
     except json.JSONDecodeError as error:
         raise _invalid_json(error) from None
     except (ValueError, RecursionError):
         raise UnreadableBody from None
+    if raw.count(b"[") + raw.count(b"{") > MAX_NESTING and nesting_exceeds(value, MAX_NESTING):
+        raise UnreadableBody
+    return value
 
 
 def parse_body(kind: Kind, raw: bytes, limits: ModelLimits) -> BaseModel:
@@ -82,9 +88,11 @@ def validated(kind: Kind, body: object, limits: ModelLimits) -> BaseModel:
         if kind in _BY_STREAM:
             return _validated_by_stream(kind, body, context)
         if kind in _UNIONS:
-            request: BaseModel = _UNIONS[kind].validate_python(body, context=context)
+            request: BaseModel = _UNIONS[kind].validate_python(
+                body, context=context, from_attributes=True
+            )
             return request
-        return _MODELS[kind].model_validate(body, context=context)
+        return _MODELS[kind].model_validate(body, context=context, from_attributes=True)
     except ValidationError as error:
         raise api_error(error) from None
 
@@ -94,9 +102,11 @@ def _validated_by_stream(kind: Kind, body: object, context: dict[str, Any]) -> B
     stream = body.get("stream", False) if isinstance(body, dict) else False
     model = _BY_STREAM[kind][1 if stream is True else 0]
     try:
-        return model.model_validate(body, context=context)
+        return model.model_validate(body, context=context, from_attributes=True)
     except ValidationError:
-        request: BaseModel = _UNIONS[kind].validate_python(body, context=context)
+        request: BaseModel = _UNIONS[kind].validate_python(
+            body, context=context, from_attributes=True
+        )
         return request
 
 
@@ -154,8 +164,10 @@ _UNION_MARKS = frozenset(
     {"str", "int", "float", "bool", "bytes", "list", "tuple", "dict", "set", "none", "nullable"}
     | {"is-instance", "union", "tagged-union", "default", "chain", "lax-or-strict"}
     | {"function-wrap", "function-after", "function-before", "function-plain", "json-or-python"}
+    | {"responseformat", "structuraltagformat", "legacystructuraltagformat", "namedtoolchoice"}
+    | {"tokenizecompletionrequest", "tokenizechatrequest"}
 )
-"""How pydantic names the branches of a union in a location; no field of ours is called so."""
+"""How branches of unions are named in a location, where clients do not see them."""
 
 
 def _dotted(loc: tuple[str | int, ...]) -> str:
