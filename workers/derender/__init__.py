@@ -1,0 +1,1 @@
+"""Derender: token ids become text, messages and OpenAI answers. Runs no model."""

@@ -1,0 +1,228 @@
+"""Answers of `/v1/chat/completions` and `/v1/completions` (07 §1, §3) from the stages' parts.
+
+Reads as an engine does it: its own incremental decoding, its candidates cut, echoes put before the
+output. Pure but for the clock. Knows no envelope.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.chat import ChatCompletionRequest
+from schemas.completion import CompletionRequest
+from schemas.errors import DecodeError
+from schemas.generate import GenerateChoice, GenerateResponse
+from schemas.responses import (
+    ChatChoice,
+    ChatCompletionResponse,
+    ChatLogprobs,
+    ChatMessage,
+    CompletionChoice,
+    CompletionLogprobs,
+    CompletionResponse,
+)
+from schemas.sampling import SamplingParams
+from schemas.usage import Usage
+from workers.derender.asked import wants_ids
+from workers.derender.echo import echoed_logprobs, joined, last_content
+from workers.derender.logprobs import (
+    LogprobStyle,
+    chat_limit,
+    chat_logprobs,
+    completion_limit,
+    completion_logprobs,
+    end_offset,
+)
+from workers.derender.model import TextModel
+from workers.derender.outputs import output_text, stop_rules
+from workers.derender.parsing import require_plain
+from workers.derender.whole import ending_of, usage_of
+from workers.text.detokenizer import StreamDecoder
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One prompt and all its outputs."""
+
+    request_id: str
+    prompt_ids: Sequence[int]
+    prompt_text: str | None
+    sampling: SamplingParams
+    response: GenerateResponse
+
+
+def read_generations(
+    prompts: Sequence[Mapping[str, Any]], generated: Sequence[Mapping[str, Any]]
+) -> list[Generation]:
+    """From the parts that render and prefill wrote. DecodeError where they did not."""
+    try:
+        return [_generation(*pair) for pair in zip(prompts, generated, strict=True)]
+    except (KeyError, ValueError) as error:
+        raise DecodeError(f"not what render and prefill hand on: {error}") from error
+
+
+def _generation(prompt: Mapping[str, Any], response: Mapping[str, Any]) -> Generation:
+    return Generation(
+        request_id=prompt["request_id"],
+        prompt_ids=prompt["token_ids"],
+        prompt_text=prompt.get("prompt_text"),
+        sampling=SamplingParams.model_validate(prompt["sampling_params"]),
+        response=GenerateResponse.model_validate(response),
+    )
+
+
+def chat_answer(
+    request: ChatCompletionRequest, generation: Generation, model: TextModel
+) -> ChatCompletionResponse:
+    require_plain(model.parsers, request)
+    given = generation.response
+    role = _role(request, model)
+    echo = last_content(request.messages, role) if request.echo else ""
+    return ChatCompletionResponse(
+        id=generation.request_id,
+        model=model.limits.served_name,
+        choices=[_chat_choice(c, request, generation, model, role, echo) for c in given.choices],
+        system_fingerprint=model.fingerprint,
+        usage=_usage([generation]),
+        prompt_logprobs=given.prompt_logprobs,
+        prompt_token_ids=list(generation.prompt_ids) if wants_ids(request) else None,
+        prompt_text=generation.prompt_text if request.return_prompt_text else None,
+        kv_transfer_params=given.kv_transfer_params,
+        metrics=given.metrics,
+    )
+
+
+def completion_answer(
+    request: CompletionRequest, generations: Sequence[Generation], model: TextModel
+) -> CompletionResponse:
+    choices = [
+        _completion_choice(choice, request, generation, model)
+        for generation in generations
+        for choice in generation.response.choices
+    ]
+    for index, choice in enumerate(choices):
+        choice.index = index
+    first = generations[0]
+    is_single = len(generations) == 1
+    return CompletionResponse(
+        id=first.request_id if is_single else first.request_id.removesuffix("-0"),
+        model=model.limits.served_name,
+        choices=choices,
+        system_fingerprint=model.fingerprint,
+        usage=_usage(generations),
+        kv_transfer_params=first.response.kv_transfer_params,
+        metrics=first.response.metrics if is_single else None,
+    )
+
+
+def _role(request: ChatCompletionRequest, model: TextModel) -> str:
+    if request.add_generation_prompt or not request.messages:
+        return model.response_role
+    return str(request.messages[-1]["role"])
+
+
+def _text(
+    choice: GenerateChoice, generation: Generation, model: TextModel
+) -> tuple[str, int | str | None]:
+    params = generation.sampling
+    decoder = StreamDecoder(
+        model.tokenizer,
+        generation.prompt_ids,
+        skip_special_tokens=params.skip_special_tokens,
+        spaces_between_special_tokens=params.spaces_between_special_tokens,
+    )
+    return output_text(ending_of(choice), decoder, stop_rules(params), model.eos)
+
+
+def _chat_choice(
+    choice: GenerateChoice,
+    request: ChatCompletionRequest,
+    generation: Generation,
+    model: TextModel,
+    role: str,
+    echo: str,
+) -> ChatChoice:
+    text, reason = _text(choice, generation, model)
+    return ChatChoice(
+        index=choice.index,
+        message=ChatMessage(role=role, content=echo + text),
+        logprobs=_chat_logprobs(choice, request, model) if request.logprobs else None,
+        finish_reason=choice.finish_reason or "stop",
+        stop_reason=reason,
+        token_ids=(choice.token_ids or []) if wants_ids(request) else None,
+        routed_experts=choice.routed_experts,
+    )
+
+
+def _chat_logprobs(
+    choice: GenerateChoice, request: ChatCompletionRequest, model: TextModel
+) -> ChatLogprobs | None:
+    if choice.logprobs is None:
+        return None
+    limit = chat_limit(top_logprobs=request.top_logprobs, is_all=bool(request.logprob_token_ids))
+    style = LogprobStyle(limit, as_ids=bool(request.return_tokens_as_token_ids))
+    return chat_logprobs(choice.logprobs, model.strings, style)
+
+
+def _completion_choice(
+    choice: GenerateChoice, request: CompletionRequest, generation: Generation, model: TextModel
+) -> CompletionChoice:
+    text, reason = _text(choice, generation, model)
+    return CompletionChoice(
+        index=choice.index,
+        text=_with_echo(text, request, generation, model),
+        logprobs=_completion_logprobs(choice, request, generation, model),
+        finish_reason=choice.finish_reason,
+        stop_reason=reason,
+        token_ids=(choice.token_ids or []) if wants_ids(request) else None,
+        prompt_logprobs=generation.response.prompt_logprobs,
+        prompt_token_ids=list(generation.prompt_ids) if wants_ids(request) else None,
+        routed_experts=choice.routed_experts,
+    )
+
+
+def _is_prompt_only(request: CompletionRequest) -> bool:
+    """`max_tokens: 0` with an echo: a token is generated, and not shown."""
+    return bool(request.echo) and request.max_tokens == 0
+
+
+def _with_echo(
+    text: str, request: CompletionRequest, generation: Generation, model: TextModel
+) -> str:
+    if not request.echo:
+        return text
+    prompt = generation.prompt_text
+    if request.return_token_ids:
+        prompt = ""  # who asked for ids has the prompt already, by its ids
+    elif prompt is None:
+        prompt = model.tokenizer.decode(generation.prompt_ids, skip_special_tokens=True)
+    return prompt if _is_prompt_only(request) else prompt + text
+
+
+def _completion_logprobs(
+    choice: GenerateChoice, request: CompletionRequest, generation: Generation, model: TextModel
+) -> CompletionLogprobs | None:
+    if request.logprobs is None:
+        return None
+    limit = completion_limit(request.logprobs, is_all=bool(request.logprob_token_ids))
+    style = LogprobStyle(limit, as_ids=bool(request.return_tokens_as_token_ids))
+    echo = _echoed(request, generation, model, style)
+    if choice.logprobs is None or _is_prompt_only(request):
+        return echo
+    chat = chat_logprobs(choice.logprobs, model.strings, style)
+    start = end_offset(echo) or 0
+    return joined(echo, completion_logprobs(chat, choice.logprobs, start))
+
+
+def _echoed(
+    request: CompletionRequest, generation: Generation, model: TextModel, style: LogprobStyle
+) -> CompletionLogprobs:
+    prompt_logprobs = generation.response.prompt_logprobs
+    if not request.echo or prompt_logprobs is None:
+        return CompletionLogprobs()
+    return echoed_logprobs(generation.prompt_ids, prompt_logprobs, model.strings, style)
+
+
+def _usage(generations: Sequence[Generation]) -> Usage:
+    prompt = sum(len(generation.prompt_ids) for generation in generations)
+    return usage_of(prompt, [generation.response for generation in generations])
