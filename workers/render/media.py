@@ -94,8 +94,13 @@ class Media(Protocol):
         media_io_kwargs: Mapping[str, Any] | None,
         tenant: str,
         want_tensors: bool,
+        skip_encoded: bool = False,
     ) -> list[MediaItem]:
-        """Fetch, decode and process; one item per part, in order."""
+        """Fetch, decode and process; one item per part, in order.
+
+        `skip_encoded`: an item whose embedding is in the encoder cache comes without tensors,
+        marked `encoded`. Not for answers that show the tensors.
+        """
 
 
 def expand(

@@ -1,0 +1,343 @@
+"""Qwen2-VL, and what its successors share with it: any size, patch rows, one pad per embedding.
+
+Knows no request; pixels are made by `workers.models.pixels`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from schemas.mm_item import Field
+from schemas.refusals import bad_request
+from workers.models import items
+from workers.models.families import options as opt
+from workers.models.families.adapter import (
+    ModalityFacts,
+    ModelFiles,
+    Plan,
+    VideoFacts,
+    Vocabulary,
+)
+from workers.render.media import Replacement, Span
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+
+    from workers.models.video import Video
+
+MODEL_TYPES = ("qwen2_vl",)
+MODALITIES = {
+    "image": ModalityFacts(metadata=("image_grid_thw",), embeds=("image_embeds", "image_grid_thw")),
+    "video": ModalityFacts(metadata=("video_grid_thw",), embeds=("video_embeds", "video_grid_thw")),
+}
+
+MAX_RATIO = 200
+_CLIP_MEAN, _CLIP_STD = (
+    (0.48145466, 0.4578275, 0.40821073),
+    (0.26862954, 0.26130258, 0.27577711),
+)
+_IMAGE_DEFAULTS: dict[str, Any] = {
+    "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
+    "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2,
+    "do_resize": True, "do_rescale": True, "do_normalize": True, "rescale_factor": 1 / 255,
+    "image_mean": _CLIP_MEAN, "image_std": _CLIP_STD, "resample": 3,
+}  # fmt: skip
+_VIDEO_DEFAULTS: dict[str, Any] = _IMAGE_DEFAULTS | {
+    "size": {"shortest_edge": 128 * 28 * 28, "longest_edge": 28 * 28 * 768},
+    "min_frames": 4, "max_frames": 768, "fps": 2, "num_frames": None,
+    "do_sample_frames": False,
+}  # fmt: skip
+_GEOMETRY = ("patch_size", "temporal_patch_size", "merge_size")
+_PIXEL_ALIASES = (("shortest_edge", "min_pixels"), ("longest_edge", "max_pixels"))
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How pixels become patches and patches embeddings."""
+
+    patch: int
+    temporal: int
+    merge: int
+
+    @property
+    def factor(self) -> int:
+        return self.patch * self.merge
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    image: int
+    video: int
+    vision_start: int
+    vision_end: int
+
+
+class Qwen2VL:
+    """See `Family`."""
+
+    modalities: Mapping[str, ModalityFacts] = MODALITIES
+    image_defaults = _IMAGE_DEFAULTS
+    video_defaults = _VIDEO_DEFAULTS
+    image_text = "<|image_pad|>"
+    video_text = "<|video_pad|>"
+
+    def __init__(
+        self,
+        files: ModelFiles,
+        vocabulary: Vocabulary,
+        *,
+        server_options: Mapping[str, Any],
+        raw_pixels: bool,
+    ) -> None:
+        self.dtype = files.dtype
+        self.fingerprint = files.fingerprint
+        self.vocabulary = vocabulary
+        self.raw_pixels = raw_pixels
+        self._server_options = server_options
+        self._defaults = {
+            "image": with_size(self.image_defaults, files.image_processor),
+            "video": with_size(self.video_defaults, files.video_processor),
+        }
+        self.geometry = _geometry(self._defaults["image"])
+        self.tokens = tokens_of(files.config, vocabulary)
+        self.literals: Sequence[str] = (self.image_text, self.video_text)
+
+    # --- prompt
+
+    def placeholder(self, modality: str, index: int) -> str:
+        del index
+        pad = self.image_text if modality == "image" else self.video_text
+        return f"<|vision_start|>{pad}<|vision_end|>"
+
+    def target(self, modality: str) -> int:
+        return self.tokens.image if modality == "image" else self.tokens.video
+
+    def settle(self, ids: list[int], ranges: list[Span]) -> tuple[list[int], list[Span]]:
+        return ids, ranges
+
+    # --- options
+
+    def options(self, modality: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        defaults = self._defaults[modality]
+        known = {*defaults, "min_pixels", "max_pixels"}
+        chosen = opt.resolve(
+            modality,
+            known,
+            server=self._server_options,
+            request=with_aliases(request),
+            raw_pixels=self.raw_pixels,
+        )
+        for name in _GEOMETRY:
+            if chosen.get(name, defaults[name]) != defaults[name]:
+                raise bad_request(
+                    f"{name} belongs to the model ({defaults[name]}) and cannot be changed",
+                    "mm_processor_kwargs",
+                )
+        return self._defaults[modality] | chosen | {"size": vision_size(defaults["size"], chosen)}
+
+    # --- images
+
+    def plan_image(self, width: int, height: int, options: Mapping[str, Any]) -> Plan:
+        if opt.flag(options["do_resize"], "do_resize"):
+            size = options["size"]
+            height, width = smart_resize(
+                height, width, self.geometry.factor, size["shortest_edge"], size["longest_edge"]
+            )
+        return self._plan("image", 1, height, width)
+
+    def process_image(
+        self, image: "Image.Image", plan: Plan, options: Mapping[str, Any]
+    ) -> Mapping[str, Field]:
+        from workers.models import pixels
+
+        return {"pixel_values": self._rows(pixels.of_image(image), plan, options)}
+
+    # --- videos
+
+    def sample_frames(self, total: int, fps: float, kwargs: Mapping[str, Any]) -> list[int]:
+        """Evenly in float32 steps, an even number of them (01 §6.4)."""
+        if fps <= 0:
+            raise bad_request("the video's frame rate is unknown, and frames are sampled by it")
+        wanted = min(opt.number(kwargs.get("fps", 2), "fps"), 30)
+        least = opt.integer(kwargs.get("min_frames", 4), "min_frames")
+        most = min(opt.integer(kwargs.get("max_frames", 768), "max_frames"), 768)
+        step = self.geometry.temporal
+        most = min(most, total) // step * step
+        count = min(max(total / fps * wanted, least), most, total)
+        count = math.floor(count / step) * step
+        if count <= 0:
+            raise bad_request(f"a video of {total} frames is too short, at least {step} are needed")
+        return float32_steps(total, count)
+
+    def plan_video(self, video: VideoFacts, options: Mapping[str, Any]) -> Plan:
+        height, width = video.height, video.width
+        if opt.flag(options["do_resize"], "do_resize"):
+            size = options["size"]
+            height, width = smart_resize(
+                height, width, self.geometry.factor, size["shortest_edge"], size["longest_edge"]
+            )
+        return self._plan("video", self.temporal_groups(video.num_frames), height, width)
+
+    def process_video(
+        self, video: "Video", plan: Plan, options: Mapping[str, Any]
+    ) -> Mapping[str, Field]:
+        from workers.models import pixels
+
+        rows = self._rows(pixels.of_frames(video.frames), plan, options)
+        return {"pixel_values_videos": rows}
+
+    def temporal_groups(self, num_frames: int) -> int:
+        return -(-num_frames // self.geometry.temporal)
+
+    # --- embeddings made elsewhere
+
+    def plan_embeds(self, modality: str, fields: Mapping[str, Any]) -> Plan:
+        grid = items.int_values(fields[f"{modality}_grid_thw"])
+        if len(grid) != 3 or min(grid) < 1:
+            raise bad_request(f"{modality}_grid_thw must be three positive numbers, got {grid}")
+        count = math.prod(grid) // self.geometry.merge**2
+        return Plan(Replacement(((self.target(modality), count),)), None)
+
+    # --- shared
+
+    def _plan(self, modality: str, groups: int, height: int, width: int) -> Plan:
+        if height % self.geometry.factor or width % self.geometry.factor:
+            raise bad_request(
+                f"without do_resize the sides of an {modality} must be multiples of"
+                f" {self.geometry.factor}, got {width}x{height}"
+            )
+        grid = (groups, height // self.geometry.patch, width // self.geometry.patch)
+        count = math.prod(grid) // self.geometry.merge**2
+        return Plan(
+            Replacement(((self.target(modality), count),)),
+            None,
+            {f"{modality}_grid_thw": items.batched_ints(grid, keep_on_cpu=True)},
+            (height, width),
+        )
+
+    def _rows(self, frames: "torch.Tensor", plan: Plan, options: Mapping[str, Any]) -> Field:
+        from workers.models import pixels
+
+        height, width = plan.shape
+        resized = pixels.resize(frames, height, width, options["resample"])
+        values = pixels.rescale_and_normalize(resized, options)
+        if values.is_floating_point():
+            values = pixels.cast(values, self.dtype)
+        geometry = self.geometry
+        rows = pixels.patchify(
+            values, patch=geometry.patch, merge=geometry.merge, temporal=geometry.temporal
+        )
+        return items.flat(rows)
+
+
+def build(
+    files: ModelFiles,
+    vocabulary: Vocabulary,
+    *,
+    server_options: Mapping[str, Any],
+    raw_pixels: bool,
+) -> Qwen2VL:
+    return Qwen2VL(files, vocabulary, server_options=server_options, raw_pixels=raw_pixels)
+
+
+def tokens_of(config: Mapping[str, Any], vocabulary: Vocabulary) -> Tokens:
+    """From config.json, else by their contents."""
+
+    def find(key: str, content: str) -> int:
+        value = config.get(key)
+        found = value if isinstance(value, int) else vocabulary.token_id(content)
+        return -1 if found is None else found
+
+    return Tokens(
+        image=find("image_token_id", "<|image_pad|>"),
+        video=find("video_token_id", "<|video_pad|>"),
+        vision_start=find("vision_start_token_id", "<|vision_start|>"),
+        vision_end=find("vision_end_token_id", "<|vision_end|>"),
+    )
+
+
+def smart_resize(
+    height: int, width: int, factor: int, min_pixels: int, max_pixels: int
+) -> tuple[int, int]:
+    """(height, width): multiples of the factor, the area within bounds, the ratio nearly kept."""
+    check_ratio(height, width)
+    high, wide = round(height / factor) * factor, round(width / factor) * factor
+    if high * wide > max_pixels:
+        scale = math.sqrt((height * width) / max_pixels)
+        high = max(factor, math.floor(height / scale / factor) * factor)
+        wide = max(factor, math.floor(width / scale / factor) * factor)
+    elif high * wide < min_pixels:
+        scale = math.sqrt(min_pixels / (height * width))
+        high = math.ceil(height * scale / factor) * factor
+        wide = math.ceil(width * scale / factor) * factor
+    return high, wide
+
+
+def check_ratio(height: int, width: int) -> None:
+    ratio = max(height, width) / min(height, width)
+    if ratio > MAX_RATIO:
+        raise bad_request(
+            f"the aspect ratio of {width}x{height} must be smaller than {MAX_RATIO}, got {ratio:g}"
+        )
+
+
+def float32_steps(total: int, count: int) -> list[int]:
+    """Indices by accumulating in float32, where rounding may reach past the last frame."""
+    import torch
+
+    indices = torch.arange(0, total, total / count).int()
+    values: list[int] = indices.clamp(max=total - 1).tolist()
+    return values
+
+
+def with_size(defaults: Mapping[str, Any], configured: Mapping[str, Any]) -> dict[str, Any]:
+    """The processor's own settings; old files give the size as min_pixels and max_pixels."""
+    own = {k: v for k, v in configured.items() if k in defaults and v is not None}
+    size = dict(own.get("size") or defaults["size"])
+    for edge, alias in _PIXEL_ALIASES:
+        value = configured.get(alias) or size.get(alias)
+        if value is not None:
+            size[edge] = value
+        size.pop(alias, None)
+    return {**defaults, **own, "size": size}
+
+
+def with_aliases(request: Mapping[str, Any]) -> dict[str, Any]:
+    """min_pixels and size.shortest_edge mean the same, as do their opposites: complete each by the
+    other, so that a request wins over the operator's flag in either spelling."""
+    completed = _completed(request)
+    for scope in opt.SCOPES.values():
+        if isinstance(completed.get(scope), Mapping):
+            completed[scope] = _completed(completed[scope])
+    return completed
+
+
+def _completed(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    out = dict(kwargs)
+    size = out.get("size") or {}
+    if not isinstance(size, Mapping):
+        raise bad_request(f"size must be an object, got {size!r}", "mm_processor_kwargs")
+    size = dict(size)
+    for edge, alias in _PIXEL_ALIASES:
+        if alias not in out:
+            if size.get(edge) is not None:
+                out[alias] = size[edge]
+        elif out[alias] is not None and edge not in size:
+            size[edge] = out[alias]
+            out["size"] = size
+    return out
+
+
+def vision_size(default: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, int]:
+    size = {**default, **(chosen.get("size") or {})}
+    for edge, alias in _PIXEL_ALIASES:
+        if chosen.get(alias) is not None:
+            size[edge] = chosen[alias]
+        size[edge] = opt.integer(size[edge], f"size.{edge}")
+    return size
+
+
+def _geometry(defaults: Mapping[str, Any]) -> Geometry:
+    return Geometry(defaults["patch_size"], defaults["temporal_patch_size"], defaults["merge_size"])

@@ -1,0 +1,318 @@
+"""A request's media, from the parts of its messages to items that can be sent on.
+
+Fetch, hash, and then as little as possible: what the encoder cache or the store knows is not
+decoded, and concurrent requests with the same picture share one pass. Knows no chat, no template.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from runtime.settings import ModelSettings, RenderSettings
+from runtime.storage import BlobStore, EncoderCache
+from runtime.storage.names import is_plain
+from schemas.errors import ApiError
+from schemas.mm_item import encode_item
+from schemas.refusals import bad_request
+from workers.models import stored, subjects
+from workers.models.families import build_family
+from workers.models.families.adapter import Family, Plan, Vocabulary
+from workers.models.fetch import Fetcher
+from workers.models.limits import MediaLimits
+from workers.models.request import Kwargs, MediaRequest, check_request_kwargs, make_request
+from workers.models.stored import StoredItem
+from workers.models.subjects import Subject
+from workers.models.waiting import SingleFlight, in_order
+from workers.render.media import MediaItem, MediaPart, Span
+
+T = TypeVar("T")
+
+_DEFAULT_LIMIT = 999
+_UNBOUNDED = 2**31 - 1
+_MODALITIES = ("image", "video", "audio")
+
+
+class MediaPipeline:
+    """See `Media` in workers.render.media. One per process; whoever opens it closes it.
+
+    An item's entry in the store is shared by everything that names the same hash in the same
+    namespace: model string, processor settings and tenant.
+    """
+
+    def __init__(
+        self,
+        model: ModelSettings,
+        render: RenderSettings,
+        blobs: BlobStore,
+        encoder_cache: EncoderCache | None,
+        *,
+        vocabulary: Vocabulary,
+        model_dir: Path | None = None,
+        limits: MediaLimits | None = None,
+    ) -> None:
+        """Raise SettingsError where the model directory lacks what its family needs.
+
+        `model_dir` is where `model.model` points to, if that is not a path from here.
+        `encoder_cache` holds the embeddings of the default tenant.
+        """
+        self._model = model
+        self._render = render
+        self._blobs = blobs
+        self._encoder_cache = encoder_cache
+        self._bounds = limits or MediaLimits()
+        self._family = _require_family(model, render, model_dir, vocabulary)
+        self._fetcher = Fetcher(render, self._bounds)
+        self._flights: SingleFlight[StoredItem] = SingleFlight()
+        self._threads = _start_threads(render.render_threads)
+        self.limits: Mapping[str, int] = _limits(self._family, model.limit_mm_per_prompt)
+        self.max_limits: Mapping[str, int] = {
+            m: _UNBOUNDED if limit or m in self._family.modalities else 0
+            for m, limit in self.limits.items()
+        }
+        self.literals: Sequence[str] = self._family.literals
+
+    async def start(self) -> None:
+        """Load the libraries before the first request pays for it."""
+        await asyncio.gather(*(self._in_thread(_warm) for _ in range(2)))
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        await self._fetcher.close()
+
+    # --- the prompt
+
+    def placeholder(self, modality: str, index: int) -> str:
+        return self._family.placeholder(modality, index)
+
+    def locate(self, prompt_ids: Sequence[int], parts: Sequence[MediaPart]) -> list[Span]:
+        wanted = {part.modality for part in parts}
+        left = {m: _positions(prompt_ids, self._family.target(m)) for m in wanted}
+        spans = [(_take(left, part.modality), 1) for part in parts]
+        for modality, positions in left.items():
+            if positions:
+                raise bad_request(
+                    f"the chat template wrote {len(positions)} more {modality} placeholder(s)"
+                    f" than there are {modality}s",
+                    "messages",
+                )
+        return spans
+
+    def settle(self, ids: list[int], ranges: list[Span]) -> tuple[list[int], list[Span]]:
+        return self._family.settle(ids, ranges)
+
+    # --- the items
+
+    async def load(
+        self,
+        parts: Sequence[MediaPart],
+        *,
+        mm_processor_kwargs: Kwargs | None,
+        media_io_kwargs: Kwargs | None,
+        tenant: str,
+        want_tensors: bool,
+        skip_encoded: bool = False,
+    ) -> list[MediaItem]:
+        self._check(parts, mm_processor_kwargs, media_io_kwargs)
+        request = make_request(
+            self._family,
+            self._model,
+            self._render,
+            self._bounds,
+            mm_processor_kwargs=mm_processor_kwargs,
+            media_io_kwargs=media_io_kwargs,
+            namespace=self._namespace(tenant),
+            want_tensors=want_tensors,
+            skip_encoded=skip_encoded and not tenant and self._encoder_cache is not None,
+        )
+        found = await in_order(
+            [self._subject(number, parts, request) for number in range(len(parts))]
+        )
+        # Of equal ones the first in prompt order decides: a uuid may come with two pictures.
+        distinct = {(s.modality, s.mm_hash): s for s in reversed(found)}
+        made = await in_order([self._item(subject, request) for subject in distinct.values()])
+        items = dict(zip(distinct, made, strict=True))
+        return [items[subject.modality, subject.mm_hash] for subject in found]
+
+    def _check(
+        self, parts: Sequence[MediaPart], processor: Kwargs | None, io: Kwargs | None
+    ) -> None:
+        """Everything that can be refused before a byte is fetched."""
+        check_request_kwargs(self._render, processor, io)
+        for modality, limit in self.limits.items():
+            if sum(part.modality == modality for part in parts) > limit:
+                raise bad_request(
+                    f"At most {limit} {modality}(s) may be provided in one prompt.", modality
+                )
+        for part in parts:
+            if part.form == "embeds" and not self._model.enable_mm_embeds:
+                raise bad_request(
+                    f"You must set `--enable-mm-embeds` to input `{part.param}`", part.param
+                )
+
+    async def _subject(
+        self, number: int, parts: Sequence[MediaPart], request: MediaRequest
+    ) -> Subject:
+        part = parts[number]
+        peers = [i for i, other in enumerate(parts) if other.modality == part.modality]
+        index = peers.index(number)
+        if part.source in (None, ""):
+            return _named_only(part, index, request)
+        try:
+            return await self._identified(part, request)
+        except ApiError as error:
+            raise subjects.placed(error, part.modality, index, len(peers)) from error
+
+    async def _identified(self, part: MediaPart, request: MediaRequest) -> Subject:
+        if part.form == "embeds":
+            return await self._in_thread(subjects.of_embeds, part, request)
+        if not isinstance(part.source, str):
+            raise bad_request(f"{part.param} must hold a URL", part.param)
+        if part.source[:5].lower() == "data:":
+            return await self._in_thread(subjects.of_data_url, part, request)
+        data = await self._fetcher.fetch(part, request.download_budget, request.fetch_deadline)
+        return await self._in_thread(subjects.of_file, data, part, request)
+
+    async def _item(self, subject: Subject, request: MediaRequest) -> MediaItem:
+        """The least work that gives the item: known embedding, stored tensors, plan, all of it."""
+        if request.skip_encoded and await self._is_encoded(subject.mm_hash):
+            known = await self._find(subject, request, with_tensors=False) or _planned(subject)
+            if known is not None:
+                return _item_of(subject, known, encoded=True)
+        known = await self._find(subject, request, with_tensors=request.want_tensors)
+        if known is None and subject.make is None:
+            raise bad_request(
+                f"Cache miss for {subject.modality} at index {subject.index}"
+                " but data is not provided."
+            )
+        if known is None:
+            known = await self._flights.run(
+                (request.namespace, subject.modality, subject.mm_hash, request.want_tensors),
+                lambda: self._make(subject, request),
+            )
+        return _item_of(subject, known, with_tensors=request.want_tensors)
+
+    async def _is_encoded(self, mm_hash: str) -> bool:
+        cache = self._encoder_cache
+        return cache is not None and is_plain(mm_hash) and await cache.contains(mm_hash)
+
+    async def _find(
+        self, subject: Subject, request: MediaRequest, *, with_tensors: bool
+    ) -> StoredItem | None:
+        if not with_tensors and not subject.is_named:
+            return None  # the plan says as much
+        return await stored.find(
+            self._blobs,
+            request.namespace,
+            subject.mm_hash,
+            modality=subject.modality,
+            with_tensors=with_tensors,
+        )
+
+    async def _make(self, subject: Subject, request: MediaRequest) -> StoredItem:
+        item = _planned(subject)
+        assert item is not None
+        assert subject.make is not None
+        if request.want_tensors:
+            data = await self._in_thread(subject.make)
+            item = item.with_tensors(await self._blobs.put(data))
+        if request.want_tensors or subject.is_named:
+            await stored.remember(self._blobs, request.namespace, subject.mm_hash, item)
+        return item
+
+    def _namespace(self, tenant: str) -> str:
+        processing = {
+            "mm_processor_kwargs": self._render.mm_processor_kwargs,
+            "raw_pixels": self._render.mm_device_do_normalize,
+            "family": self._family.fingerprint,
+        }
+        return stored.namespace(model=self._model.model, processing=processing, tenant=tenant)
+
+    async def _in_thread(self, call: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
+
+
+def _require_family(
+    model: ModelSettings, render: RenderSettings, model_dir: Path | None, vocabulary: Vocabulary
+) -> Family:
+    family = build_family(
+        model_dir or Path(model.model),
+        vocabulary,
+        dtype=model.dtype,
+        server_options=render.mm_processor_kwargs,
+        raw_pixels=render.mm_device_do_normalize,
+    )
+    if family is None:
+        raise ValueError(f"{model.model} is a text-only model: it has no media")
+    return family
+
+
+def _limits(family: Family, asked: Mapping[str, int]) -> dict[str, int]:
+    supported = family.modalities
+    return {m: asked.get(m, _DEFAULT_LIMIT) if m in supported else 0 for m in _MODALITIES}
+
+
+def _start_threads(count: int | None) -> ThreadPoolExecutor:
+    cores = len(os.sched_getaffinity(0))
+    return ThreadPoolExecutor(count or cores, "media", initializer=_prepare_thread)
+
+
+def _prepare_thread() -> None:
+    from workers.models import pixels
+
+    pixels.use_one_thread()
+
+
+def _warm() -> None:
+    """The first use of each library costs some tenths of a second."""
+    from workers.models import images, pixels
+
+    pixels.warm()
+    images.warm()
+
+
+def _positions(ids: Sequence[int], token: int) -> list[int]:
+    return [position for position, found in enumerate(ids) if found == token]
+
+
+def _take(left: Mapping[str, list[int]], modality: str) -> int:
+    if left[modality]:
+        return left[modality].pop(0)
+    raise bad_request(
+        f"Failed to apply prompt replacement: the chat template does not place every {modality}"
+    )
+
+
+def _named_only(part: MediaPart, index: int, request: MediaRequest) -> Subject:
+    if part.uuid is None:
+        where = f"[{part.modality!r}][{index}]"
+        raise bad_request(
+            f"multi_modal_data{where} is empty but multi_modal_uuids{where} is missing.",
+            "multi_modal_uuids",
+        )
+    return subjects.of_uuid(part.modality, part.uuid, index, request)
+
+
+def _planned(subject: Subject) -> StoredItem | None:
+    """The item as its plan has it, without tensors."""
+    plan: Plan | None = subject.plan
+    if plan is None:
+        return None
+    metadata = encode_item(dict(plan.metadata)) if plan.metadata else None
+    return StoredItem(subject.modality, None, metadata, plan.replacement, plan.embeds)
+
+
+def _item_of(
+    subject: Subject, known: StoredItem, *, with_tensors: bool = False, encoded: bool = False
+) -> MediaItem:
+    return MediaItem(
+        modality=subject.modality,
+        mm_hash=subject.mm_hash,
+        replacement=known.replacement,
+        embeds=known.embeds,
+        kwargs=known.kwargs if with_tensors else None,
+        metadata=known.metadata,
+        encoded=encoded,
+    )

@@ -1,0 +1,123 @@
+"""Decoded pictures become the arrays a vision tower takes, equal to vLLM's bit for bit.
+
+Every call is one pass in torch that releases the interpreter lock. Knows no request and no family.
+"""
+
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.nn.functional import interpolate
+
+from schemas.refusals import bad_request
+from workers.models.families import options as opt
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+# `resample` of a processor's configuration, as Pillow numbers it.
+_MODES = {0: "nearest-exact", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+_ANTIALIASED = frozenset({"bilinear", "bicubic", "lanczos"})
+
+# We only read the bytes Pillow hands out.
+warnings.filterwarnings("ignore", message="The given buffer is not writable")
+
+
+def use_one_thread() -> None:
+    """For every worker thread: parallelism comes from many items, not from within one."""
+    torch.set_num_threads(1)
+
+
+def warm() -> None:
+    resize(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), 4, 4)
+
+
+def of_image(image: "Image.Image") -> torch.Tensor:
+    """[1, 3, height, width] uint8, channels last in memory."""
+    rgb = image if image.mode == "RGB" else image.convert("RGB")
+    flat = torch.frombuffer(rgb.tobytes(), dtype=torch.uint8)
+    return flat.view(1, rgb.height, rgb.width, 3).permute(0, 3, 1, 2)
+
+
+def of_frames(frames: np.ndarray) -> torch.Tensor:
+    """[n, 3, height, width] uint8 of [n, height, width, 3]."""
+    return torch.from_numpy(frames).permute(0, 3, 1, 2)
+
+
+def resize(pixels: torch.Tensor, height: int, width: int, resample: int = 3) -> torch.Tensor:
+    """To the size exactly; pixels that have it already are returned as they are."""
+    if tuple(pixels.shape[-2:]) == (height, width):
+        return pixels
+    mode = _MODES.get(resample)
+    if mode is None:
+        raise bad_request(f"resample {resample!r} is not supported; use one of {sorted(_MODES)}")
+    smooth = mode in _ANTIALIASED
+    return interpolate(
+        pixels,
+        (height, width),
+        mode=mode,
+        align_corners=False if smooth else None,
+        antialias=smooth,
+    )
+
+
+def center_crop(pixels: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """The middle; black around where the picture is smaller."""
+    have_h, have_w = pixels.shape[-2:]
+    missing_h, missing_w = max(height - have_h, 0), max(width - have_w, 0)
+    if missing_h or missing_w:
+        left, top = missing_w // 2, missing_h // 2
+        padding = (left, missing_w - left, top, missing_h - top)
+        pixels = torch.nn.functional.pad(pixels, padding)
+        have_h, have_w = pixels.shape[-2:]
+    top, left = (have_h - height) // 2, (have_w - width) // 2
+    return pixels[..., top : top + height, left : left + width]
+
+
+def rescale_and_normalize(pixels: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
+    """As the processor's do_rescale and do_normalize say; untouched where both are off.
+
+    float32 rounded the way vLLM's processor rounds: the factor goes into mean and deviation first.
+    """
+    factor = opt.number(options["rescale_factor"], "rescale_factor")
+    if not opt.flag(options["do_normalize"], "do_normalize"):
+        return pixels * factor if opt.flag(options["do_rescale"], "do_rescale") else pixels
+    mean = torch.tensor(opt.colours(options["image_mean"], "image_mean"))
+    std = torch.tensor(opt.colours(options["image_std"], "image_std"))
+    if opt.flag(options["do_rescale"], "do_rescale"):
+        mean, std = mean * (1.0 / factor), std * (1.0 / factor)
+    values = pixels.to(torch.float32, copy=True)
+    return values.sub_(mean.view(-1, 1, 1)).div_(std.view(-1, 1, 1))
+
+
+def patchify(frames: torch.Tensor, *, patch: int, merge: int, temporal: int) -> torch.Tensor:
+    """[n, 3, height, width] to [rows, 3 * temporal * patch²]; missing frames repeat the last one.
+
+    Rows are ordered by blocks of merge x merge patches, because those become one embedding.
+    """
+    count, channels, height, width = frames.shape
+    groups = -(-count // temporal)
+    rows, columns = height // (patch * merge), width // (patch * merge)
+    shape = (groups, rows, columns, merge, merge, channels, temporal, patch, patch)
+    out = torch.empty(shape, dtype=frames.dtype)
+    source = frames.contiguous().view(count, channels, rows, merge, patch, columns, merge, patch)
+    ordered = source.permute(0, 2, 5, 3, 6, 1, 4, 7)
+    for step in range(temporal):
+        present = ordered[step::temporal]
+        out[: len(present), ..., step, :, :].copy_(present)
+        if len(present) < groups:  # only the last group can lack frames
+            out[-1, ..., step, :, :].copy_(out[-1, ..., step - 1, :, :])
+    return out.view(groups * rows * columns * merge * merge, -1)
+
+
+def to_bytes(tensor: torch.Tensor) -> memoryview:
+    """C-order bytes without a copy where the tensor is contiguous."""
+    flat = tensor.contiguous().view(-1)
+    return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
+
+
+def cast(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
+    """To a dtype by its torch name without prefix."""
+    return tensor.to(getattr(torch, dtype))

@@ -1,0 +1,119 @@
+"""What holds for all media of one request: options in force, budgets, where results are kept.
+
+Decides; fetches and decodes nothing.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runtime.settings import ModelSettings, RenderSettings
+from schemas.refusals import bad_request
+from workers.models import hashing
+from workers.models.families.adapter import Family
+from workers.models.images import ImageOptions, image_options
+from workers.models.limits import Budget, MediaLimits
+
+Kwargs = Mapping[str, Any]
+
+_UNTRUSTED = (
+    "Per-request {name} are disabled by default because they can change multimodal {what} resource"
+    " usage. Start the server with --trust-request-mm-kwargs only when clients are trusted."
+)
+_WHAT = {"mm_processor_kwargs": "preprocessing", "media_io_kwargs": "media loading"}
+
+
+@dataclass(frozen=True, slots=True)
+class MediaRequest:
+    """Built once per request, shared by its media."""
+
+    family: Family
+    model: str
+    algorithm: hashing.Algorithm
+    limits: MediaLimits
+    processor_kwargs: Kwargs
+    """As the request gave them: they enter the hash."""
+    processor_options: Mapping[str, Kwargs]
+    """In force, by modality."""
+    io_kwargs: Mapping[str, Kwargs]
+    """In force, by modality: the server's and the request's together enter the hash."""
+    image_options: ImageOptions
+    namespace: str
+    decode_budget: Budget
+    download_budget: Budget
+    fetch_deadline: float
+    """time.monotonic() after which no download goes on."""
+    want_tensors: bool
+    skip_encoded: bool
+
+    def item_id(self, modality: str, item: Any, uuid: str | None) -> str:
+        return hashing.item_id(
+            modality,
+            item,
+            model=self.model,
+            algorithm=self.algorithm,
+            uuid=uuid,
+            processor_kwargs=self.processor_kwargs,
+            io_kwargs=self.io_kwargs.get(modality, {}),
+        )
+
+
+def check_request_kwargs(
+    render: RenderSettings, mm_processor_kwargs: Kwargs | None, media_io_kwargs: Kwargs | None
+) -> None:
+    """Raise ApiError where a request brings options that the operator does not trust (01 §6.4)."""
+    given = {"media_io_kwargs": media_io_kwargs, "mm_processor_kwargs": mm_processor_kwargs}
+    for name, value in given.items():
+        if value and not render.trust_request_mm_kwargs:
+            raise bad_request(_UNTRUSTED.format(name=name, what=_WHAT[name]), name)
+        if value is not None and not isinstance(value, Mapping):
+            raise bad_request(f"{name} must be an object", name)
+
+
+def make_request(
+    family: Family,
+    model: ModelSettings,
+    render: RenderSettings,
+    limits: MediaLimits,
+    *,
+    mm_processor_kwargs: Kwargs | None,
+    media_io_kwargs: Kwargs | None,
+    namespace: str,
+    want_tensors: bool,
+    skip_encoded: bool,
+) -> MediaRequest:
+    check_request_kwargs(render, mm_processor_kwargs, media_io_kwargs)
+    processor_kwargs = dict(mm_processor_kwargs or {})
+    io_kwargs = merge_io_kwargs(render.media_io_kwargs, media_io_kwargs or {})
+    return MediaRequest(
+        family=family,
+        model=model.model,
+        algorithm=render.mm_hasher_algorithm,
+        limits=limits,
+        processor_kwargs=processor_kwargs,
+        processor_options={m: family.options(m, processor_kwargs) for m in family.modalities},
+        io_kwargs=io_kwargs,
+        image_options=image_options(io_kwargs.get("image", {})),
+        namespace=namespace,
+        decode_budget=Budget(limits.max_request_decode_bytes, "Decoded media"),
+        download_budget=Budget(limits.max_request_download_bytes, "Media downloads", status=422),
+        fetch_deadline=time.monotonic() + limits.request_fetch_timeout_s,
+        want_tensors=want_tensors,
+        skip_encoded=skip_encoded,
+    )
+
+
+def merge_io_kwargs(server: Kwargs, request: Kwargs) -> dict[str, dict[str, Any]]:
+    """Per modality, the request's keys win. For videos fps and num_frames contradict each other, so
+    the request's choice of one removes the operator's of the other."""
+    merged: dict[str, dict[str, Any]] = {}
+    for modality in {*server, *request}:
+        low, high = server.get(modality) or {}, request.get(modality) or {}
+        if not isinstance(low, Mapping) or not isinstance(high, Mapping):
+            raise bad_request(f"media_io_kwargs.{modality} must be an object", "media_io_kwargs")
+        merged[modality] = {**low, **high}
+        if modality == "video" and len({"fps", "num_frames"} & set(high)) == 1:
+            rival = "num_frames" if "fps" in high else "fps"
+            merged[modality].pop(rival, None)
+    return merged
