@@ -112,8 +112,8 @@ class CompletionRequest(Body):
         if not self.prompt:
             return []
         if isinstance(self.prompt[0], int):
-            return [self.prompt]  # type: ignore[list-item]
-        return list(self.prompt)  # type: ignore[arg-type]
+            return [self.prompt]
+        return list(self.prompt)
 
 
 def checked(body: dict[str, Any], max_prompts: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 Descriptor: TypeAlias = dict[str, Any]
 
 LIST_KEY, HASH_KEY = "ec_items", "mm_hash"
-_PLAIN_HASH = re.compile(r"[A-Za-z0-9_\-][A-Za-z0-9_\-.:=+@]{0,254}")
+_PLAIN_HASH = re.compile(r"[A-Za-z0-9_:=+@-][A-Za-z0-9_:=+@.-]{0,199}")
 
 
 def is_present(params: object) -> bool:

@@ -83,7 +83,18 @@ _CODE_OF_STATUS = {
 
 
 class Transient(FleetError):
-    """May succeed when tried again."""
+    """May succeed when tried again.
+
+    `retry_after_s` is the shortest wait that makes sense. A wait never goes beyond `deadline_ms`
+    (Unix milliseconds): the handler is asked once more then, and answers that it is too late.
+    """
+
+    def __init__(
+        self, message: str, *, retry_after_s: float | None = None, deadline_ms: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        self.deadline_ms = deadline_ms
 
 
 class EmbeddingMissing(FleetError):

@@ -10,6 +10,8 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel, Field, model_validator
 
+from schemas.ec import is_plain_hash, is_present
+
 Payloads: TypeAlias = dict[str, list[str | None]]
 """By modality, one base64 item or null per hash."""
 
@@ -110,13 +112,23 @@ def check_inside(features: MultiModalFeatures, num_tokens: int) -> None:
         raise ValueError("mm_placeholders must remain within the token_ids sequence")
 
 
+def check_hashes(features: MultiModalFeatures) -> None:
+    """ValueError where a hash is no plain token: it names files and objects of ours."""
+    for item in features.items():
+        if not is_plain_hash(item.mm_hash):
+            raise ValueError(
+                "mm_hashes must be plain tokens of at most 200 letters, digits or _:=+@.-, "
+                f"got {item.mm_hash[:80]!r}"
+            )
+
+
 def check_payloads(features: MultiModalFeatures, ec_transfer_params: Any) -> None:
     """ValueError where an item has nothing its embedding could come from.
 
     Per item: full data, or transfer parameters that are not empty. Metadata beside full data is
     ignored, so it plays no part here.
     """
-    if ec_transfer_params:
+    if is_present(ec_transfer_params):
         return
     for item in features.items():
         if item.kwargs_data is not None:

@@ -49,7 +49,8 @@ class Body(BaseModel):
 
 def limits_of(info: ValidationInfo) -> ModelLimits:
     """The limits that the caller of the validation put into its context."""
-    return (info.context or {}).get("limits", PERMISSIVE)
+    limits: ModelLimits = (info.context or {}).get("limits", PERMISSIVE)
+    return limits
 
 
 def _check_stop_count(value: list[str], info: ValidationInfo) -> list[str]:

@@ -21,6 +21,7 @@ from schemas.features import (
     FeatureItem,
     MultiModalFeatures,
     PlaceholderRange,
+    check_hashes,
     check_inside,
     check_payloads,
 )
@@ -40,6 +41,7 @@ from schemas.usage import PromptLogprob, RequestMetrics, Usage, WeightVersionSpa
 
 __all__ = [
     "FeatureItem",
+    "GenerateBody",
     "GenerateChoice",
     "GenerateRequest",
     "GenerateResponse",
@@ -86,7 +88,10 @@ def _none_for_empty_list(params: object) -> object:
 
 
 class GenerateRequest(Body):
-    """Fields in the order in which render answers with them."""
+    """What render answers with and what travels on to an engine, payloads beside it or not.
+
+    Fields in the order of render's answer. What a caller posts is a `GenerateBody`.
+    """
 
     request_id: str = Field(default_factory=random_id)
     token_ids: TokenIds = Field(min_length=1)
@@ -131,16 +136,27 @@ class GenerateRequest(Body):
     def _check_together(self) -> "GenerateRequest":
         if self.content_parts and self.features:
             raise ValueError("content_parts and features are mutually exclusive")
-        if self.features is not None:
-            check_payloads(self.features, self.ec_transfer_params)
+        self._check_payloads()
         _check_output_mode(self)
         if self.features is not None:
             check_inside(self.features, len(self.token_ids))
         return self
 
+    def _check_payloads(self) -> None:
+        """Inside the fleet payloads travel apart from the request."""
+
     def to_wire(self) -> dict[str, Any]:
         """All keys, nulls kept, as render answers."""
         return {**self.model_dump(), "sampling_params": self.sampling_params.to_wire()}
+
+
+class GenerateBody(GenerateRequest):
+    """A request as a caller posts it: each item brings what its embedding comes from."""
+
+    def _check_payloads(self) -> None:
+        if self.features is not None:
+            check_hashes(self.features)
+            check_payloads(self.features, self.ec_transfer_params)
 
 
 def _check_output_mode(request: GenerateRequest) -> None:

@@ -132,7 +132,7 @@ def _nested(value: object) -> Nested:
     match value:
         case None | int() | float():
             return value
-        case [str(), *_]:
+        case list() if value and isinstance(value[0], str):
             return _tensor(value)
         case list():
             return [_nested(element) for element in value]

@@ -23,7 +23,7 @@ from schemas.derender import (
 )
 from schemas.errors import ApiError
 from schemas.fields import nesting_exceeds
-from schemas.generate import GenerateRequest
+from schemas.generate import GenerateBody
 from schemas.limits import ModelLimits
 from schemas.openai_responses import ResponsesRequest
 from schemas.refusals import UNSUPPORTED_MEDIA_TYPE, UnreadableBody, bad_request, schema_error
@@ -45,7 +45,7 @@ _MODELS: dict[Kind, type[BaseModel]] = {
     Kind.COMPLETION_RENDER: CompletionRequest,
     Kind.RESPONSES_RENDER: ResponsesRequest,
     Kind.MESSAGES_RENDER: MessagesRequest,
-    Kind.GENERATE: GenerateRequest,
+    Kind.GENERATE: GenerateBody,
     Kind.DETOKENIZE: DetokenizeRequest,
 }
 _BY_STREAM: dict[Kind, tuple[type[BaseModel], type[BaseModel]]] = {
