@@ -11,7 +11,7 @@ import orjson
 from runtime.settings import EngineSettings, ModelSettings
 from runtime.stage import Job
 from runtime.storage import Embedding, EncoderCache
-from schemas.ec import descriptors, seed_form, vllm_form
+from schemas.ec import Descriptor, descriptors, seed_form, vllm_form
 from schemas.envelope import PROMPTS, Item
 from schemas.errors import ApiError
 from schemas.mm_item import Fields
@@ -51,14 +51,16 @@ class EncodeStage:
 
     async def process(self, job: Job) -> None:
         envelope = job.envelope
-        found: dict[str, Any] = {}
+        sent = envelope.ec_transfer_params or {}
+        known = descriptors(sent)
+        found: dict[str, Descriptor] = {}
         for group in groups_of(envelope.items):
-            self._require_modality(group.item)
-            found[group.item.mm_hash] = await self._publish(job, group)
+            mm_hash = group.item.mm_hash
+            found[mm_hash] = await self._describe(job, group, known.get(mm_hash, {}))
             for item in group.items:
                 item.encoded = True
-        if found:
-            envelope.ec_transfer_params = _merged(envelope.ec_transfer_params, found)
+        # Keys that are none of our hashes stay as the client sent them.
+        envelope.ec_transfer_params = {**sent, **found} or None
         if envelope.next_stop is Stop.REPLY:
             await self._reply(job, found)
 
@@ -69,23 +71,42 @@ class EncodeStage:
         if item.modality not in self._facts.modalities:
             raise ApiError(f"This model takes no {item.modality} items.", param="features")
 
-    async def _publish(self, job: Job, group: Group) -> dict[str, Any]:
-        """Make sure that the item's embedding can be read, and describe it."""
-        fields = await read_fields(job, group.item)
-        metadata = self._metadata(group.item, fields)
-        embedding = await self._try_cached(group.item, metadata)
-        if embedding is None:
-            embedding = await self._encode(job, group, fields)
-        descriptor = await self._cache.put(group.item.mm_hash, embedding)
+    async def _describe(self, job: Job, group: Group, known: Descriptor) -> Descriptor:
+        """The item's entry once its embedding can be read; what the client knew of it stays."""
+        self._require_modality(group.item)
+        fields = await read_fields(job, group.item) or {}
+        metadata = plain_fields(fields, self._facts.modalities[group.item.modality].metadata)
+        published = await self._publish(job, group, fields, metadata)
+        listed = {name: _listed(value) for name, value in metadata.items()}
         return {
+            **known,
             "modality": group.item.modality,
             "item_indices": list(group.indices),
-            "metadata": {name: _listed(value) for name, value in metadata.items()},
-            **descriptor,
+            "metadata": listed or known.get("metadata", {}),
+            **published,
         }
 
-    def _metadata(self, item: Item, fields: Fields | None) -> dict[str, Any]:
-        return plain_fields(fields or {}, self._facts.modalities[item.modality].metadata)
+    async def _publish(
+        self, job: Job, group: Group, fields: Fields, metadata: dict[str, Any]
+    ) -> Descriptor:
+        """Make sure that the embedding can be read; return what the cache says of it."""
+        if group.item.encoded:
+            return {}
+        if not group.has_kwargs(job):
+            await self._require_cached(group)
+            return {}
+        embedding = await self._try_cached(group.item, metadata)
+        if embedding is None:
+            embedding = await self._encode(group.item, fields, job.envelope.deadline_ms)
+        return await self._cache.put(group.item.mm_hash, embedding)
+
+    async def _require_cached(self, group: Group) -> None:
+        if not await self._cache.contains(group.item.mm_hash):
+            raise ApiError(
+                f"{group.item.modality} item {group.indices[0]} needs kwargs_data: its embedding "
+                "is not in the encoder cache.",
+                param="kwargs_data",
+            )
 
     async def _try_cached(self, item: Item, metadata: dict[str, Any]) -> Embedding | None:
         rows = self._facts.num_rows(item.modality, metadata) or item.num_embeds
@@ -93,19 +114,12 @@ class EncodeStage:
             item.mm_hash, rows=rows, width=self._facts.embedding_width, dtypes=FLOATS
         )
 
-    async def _encode(self, job: Job, group: Group, fields: Fields | None) -> Embedding:
-        item = group.item
-        if fields is None or not group.has_kwargs(job):
-            raise ApiError(
-                f"{item.modality} item {group.indices[0]} needs kwargs_data: its embedding is not "
-                "in the encoder cache.",
-                param="kwargs_data",
-            )
+    async def _encode(self, item: Item, fields: Fields, deadline_ms: float) -> Embedding:
         wanted = EncoderInput(item.modality, item.mm_hash, fields)
-        (embedding,) = await self._encoder.encode([wanted], deadline_ms=job.envelope.deadline_ms)
+        (embedding,) = await self._encoder.encode([wanted], deadline_ms=deadline_ms)
         return embedding
 
-    async def _reply(self, job: Job, found: dict[str, Any]) -> None:
+    async def _reply(self, job: Job, found: dict[str, Descriptor]) -> None:
         """The answer of a producer, which generates nothing (03 §5)."""
         (prompt,) = await job.read_msgpack(PROMPTS)
         params = vllm_form(_announced(found)) if self._is_vllm else seed_form(found)
@@ -115,17 +129,8 @@ class EncodeStage:
         job.finish([orjson.dumps(answer, option=orjson.OPT_NON_STR_KEYS)])
 
 
-def _merged(sent: dict[str, Any] | None, found: dict[str, Any]) -> dict[str, Any]:
-    """Ours over the client's; keys that are none of these hashes stay as they came."""
-    known = descriptors(sent)
-    return {
-        **(sent or {}),
-        **{mm_hash: {**known.get(mm_hash, {}), **own} for mm_hash, own in found.items()},
-    }
-
-
-def _announced(found: dict[str, Any]) -> dict[str, Any]:
-    """What vLLM's producer tells: an address, where there is one, needs shape and size beside it."""
+def _announced(found: dict[str, Descriptor]) -> dict[str, Descriptor]:
+    """What vLLM's producer tells; shape and size only beside an address."""
     return {
         mm_hash: {
             name: value

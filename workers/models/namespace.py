@@ -1,8 +1,8 @@
 """Names the sub-root of the encoder cache in which an embedding is valid.
 
 An item's hash covers the model *string* and the file's bytes only, so weights, processor
-configuration and tenant are kept apart here. Equal in every process that is set up alike. Imports no
-torch.
+configuration and tenant are kept apart here. Equal in every process that is set up alike. Imports
+no torch.
 """
 
 import json

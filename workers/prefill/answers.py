@@ -87,7 +87,7 @@ def _text_choice(index: int, choice: Choice, work: Work, source: TextSource) -> 
 
 
 def _cut(row: Row, work: Work) -> Row:
-    """As many candidates as were asked for, at least one; the sampled token is the first of them."""
+    """As many candidates as were asked for, at least one; the sampled token comes first."""
     wanted = work.sampling.logprobs or 0
     return row if wanted == -1 else row[: max(wanted, 1)]
 

@@ -1,4 +1,4 @@
-"""Continues prompts: embeddings from the encoder cache, tokens from the engine, an answer for the next stop.
+"""Continues prompts: embeddings from the encoder cache, tokens from the engine, an answer.
 
 What may travel here was the coordinator's decision; that it fits is checked again. Knows no tensor
 library.
@@ -19,7 +19,7 @@ from schemas.ec import descriptors, seed_form
 from schemas.envelope import GENERATED, PROMPTS, Envelope
 from schemas.errors import ApiError
 from schemas.limits import ModelLimits
-from schemas.routes import Stop
+from schemas.routes import Kind, Stop
 from workers.generated import Prompt, items_of, num_rendered_items
 from workers.models.engine.facts import ModelFacts
 from workers.models.engine.protocol import (
@@ -145,7 +145,8 @@ class PrefillStage:
     def _told_params(self, envelope: Envelope) -> dict[str, Any] | None:
         """Of a generate request that ran encode too; vLLM tells them on an encode-only server."""
         ran_encode = Stop.ENCODE in envelope.route[: envelope.at]
-        if self._params_format == "vllm" or not ran_encode or not envelope.items:
+        is_told = self._params_format == "seed" and envelope.kind is Kind.GENERATE and ran_encode
+        if not is_told or not envelope.items:
             return None
         hashes = {item.mm_hash for item in envelope.items}
         known = descriptors(envelope.ec_transfer_params)

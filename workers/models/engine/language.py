@@ -1,7 +1,7 @@
 """A language model as three calls: prepare a prompt, prefill a piece of it, decode one token.
 
-Rows of encoded items are put at the positions they are given for. Knows no sampling and no requests'
-lifetimes.
+Rows of encoded items are put at the positions they are given for. Knows no sampling and no
+requests' lifetimes.
 """
 
 from collections.abc import Sequence
@@ -20,6 +20,10 @@ from workers.models.engine.protocol import PlacedItem
 
 CHUNK_TOKENS = 512
 """Prompt tokens per forward pass: bounds memory and the time until a cancellation is seen."""
+
+
+Rows = Sequence[tuple[Sequence[tuple[int, int]], Tensor]]
+"""Per item: its runs in the prompt and the rows [length, width] that go there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class LanguageModel:
     def prepare(self, token_ids: Sequence[int], items: Sequence[PlacedItem]) -> Prompt:
         ids = torch.tensor([token_ids], device=self.device)
         is_item = torch.zeros_like(ids, dtype=torch.bool)
-        rows = [(item.runs, self._rows(item.embedding)) for item in items]
+        rows: Rows = [(item.runs, self._rows(item.embedding)) for item in items]
         for runs, _ in rows:
             for start, length in runs:
                 is_item[0, start : start + length] = True
@@ -86,7 +90,7 @@ class LanguageModel:
             is_item=prompt.is_item[:, piece],
             deepstack=[layer[piece] for layer in prompt.deepstack],
         )
-        return logits[0]
+        return logits.squeeze(0)
 
     def decode(self, tokens: Sequence[int], position: int, cache: DynamicCache) -> Tensor:
         """Run one new token per row of the cache and return float32 logits [rows, vocabulary]."""
@@ -97,16 +101,15 @@ class LanguageModel:
         return self._forward(self._embed(ids), positions, cache, keep=1)[:, -1]
 
     def _embed(self, ids: Tensor) -> Tensor:
-        return self._module.get_input_embeddings()(ids)
+        embeds: Tensor = self._module.get_input_embeddings()(ids)
+        return embeds
 
     def _rows(self, embedding: Embedding) -> Tensor:
         dtype = getattr(torch, embedding.dtype)
         rows = torch.frombuffer(bytearray(embedding.data), dtype=dtype).reshape(embedding.shape)
         return rows.to(self.device, self._loaded.dtype)
 
-    def _deepstack(
-        self, embeds: Tensor, rows: list[tuple[Sequence[tuple[int, int]], Tensor]]
-    ) -> tuple[Tensor, ...]:
+    def _deepstack(self, embeds: Tensor, rows: Rows) -> tuple[Tensor, ...]:
         hidden, layers = embeds.shape[-1], []
         for index in range(1, 1 + self.facts.deepstack_layers if rows else 1):
             layer = torch.zeros_like(embeds[0])
@@ -129,18 +132,23 @@ class LanguageModel:
 
     def _grids(self, item: PlacedItem) -> list[Grid]:
         layout = self.facts.modalities[item.modality]
-        per_second, seconds = self.facts.tokens_per_second, item.metadata.get("second_per_grid_ts")
-        scaled = item.modality == "video" and per_second is not None and seconds is not None
         try:
             return split_grid(
                 item.runs,
                 item.metadata[str(layout.grid)],
                 self.facts.merge_size,
-                time_step=per_second * float(seconds) if scaled else 1.0,
+                time_step=self._time_step(item),
                 by_time=layout.splits_time,
             )
         except (KeyError, ValueError, TypeError) as error:
             raise ApiError(f"The {item.modality} does not fit its placeholder: {error}") from error
+
+    def _time_step(self, item: PlacedItem) -> float:
+        """Temporal positions between two steps of a grid: by the clock where the family does so."""
+        per_second = self.facts.tokens_per_second
+        if item.modality != "video" or per_second is None:
+            return 1.0
+        return per_second * float(item.metadata.get("second_per_grid_ts", 1.0))
 
     def _forward(
         self,
@@ -159,15 +167,16 @@ class LanguageModel:
                 self._cache_name: cache,
                 "use_cache": True,
             }
-            has_items = is_item is not None and bool(is_item.any())
-            if has_items and deepstack:
-                return self._forward_deepstack(arguments, is_item, deepstack, keep)
-            if has_items and self.facts.model_type == "gemma3":
-                arguments["token_type_ids"] = is_item.long()
-            return self._module(**arguments, logits_to_keep=keep).logits.float()
+            if is_item is not None and bool(is_item.any()):
+                if deepstack:
+                    return self._forward_deepstack(arguments, is_item, deepstack, keep)
+                if self.facts.model_type == "gemma3":
+                    arguments["token_type_ids"] = is_item.long()
+            logits: Tensor = self._module(**arguments, logits_to_keep=keep).logits
+            return logits.float()
 
     def _forward_deepstack(
-        self, arguments: dict[str, Any], is_item: Any, deepstack: Sequence[Tensor], keep: int
+        self, arguments: dict[str, Any], is_item: Tensor, deepstack: Sequence[Tensor], keep: int
     ) -> Tensor:
         """The outer model computes these features itself, so its text part is called directly."""
         found = self._module.model.language_model(
@@ -175,10 +184,11 @@ class LanguageModel:
             visual_pos_masks=is_item,
             deepstack_visual_embeds=[layer[is_item[0]] for layer in deepstack],
         )
-        return self._module.lm_head(found.last_hidden_state[:, -keep:]).float()
+        logits: Tensor = self._module.lm_head(found.last_hidden_state[:, -keep:])
+        return logits.float()
 
 
-def _place(target: Tensor, rows: Sequence[tuple[Sequence[tuple[int, int]], Tensor]]) -> None:
+def _place(target: Tensor, rows: Rows) -> None:
     """Copy each item's rows into its runs of `target` [tokens, hidden], in place."""
     for runs, values in rows:
         taken = 0

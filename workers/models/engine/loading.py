@@ -41,7 +41,7 @@ def load_model(
     """Raise SettingsError with one readable line where the directory cannot be served."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model_class = _model_class(facts)
-    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         module = model_class.from_pretrained(
             facts.directory,

@@ -14,7 +14,7 @@ Row = tuple[Candidate, ...]
 
 
 def top_candidates(logits: Tensor, tokens: Sequence[int], count: int) -> list[Row]:
-    """For each row of logits: its token, then the `count` likeliest (all with -1), without repeats."""
+    """For each row: its token, then the `count` likeliest (all with -1), without repeats."""
     logprobs = logits.float().log_softmax(-1)
     count = logprobs.shape[-1] if count == -1 else min(count, logprobs.shape[-1])
     values, ids = logprobs.topk(count, dim=-1)

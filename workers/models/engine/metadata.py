@@ -17,7 +17,7 @@ _FORMATS = {
 
 
 def plain_fields(fields: Mapping[str, Field], names: Iterable[str]) -> dict[str, Any]:
-    """The named fields that are there, tensors as (nested) lists. ApiError for what is not small."""
+    """The named fields that are there, tensors as lists. ApiError for what is not small."""
     return {name: _plain(name, fields[name].data) for name in names if name in fields}
 
 

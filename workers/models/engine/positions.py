@@ -1,7 +1,7 @@
 """Three-axis rotary positions of prompts with grids of patches (Qwen-VL families).
 
-Text advances all axes together; a grid spreads over time, height and width, and text after it goes on
-behind the largest position used. Knows no token ids and no model.
+Text advances all axes together; a grid spreads over time, height and width, and text after it
+goes on behind the largest position used. Knows no token ids and no model.
 """
 
 from collections.abc import Sequence

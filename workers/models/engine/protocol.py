@@ -1,6 +1,7 @@
 """What the encode and prefill stages ask of an engine, as plain values.
 
-The seam for other engines (batching, remote servers). Knows no torch, no envelope and no wire format.
+The seam for other engines (batching, remote servers). Knows no torch, no envelope and no wire
+format.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,8 @@
 """From logits to the next token: pure tensor functions in the order of 03 §7.2.
 
-Shapes: logits are float32 [rows, vocabulary]; parameters are one value for all rows, since the rows of
-a call belong to one request. Functions return new tensors. Knows no requests and no model.
+Shapes: logits are float32 [rows, vocabulary]; parameters are one value for all rows, since
+the rows of a call belong to one request. Functions return new tensors. Knows no requests and
+no model.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

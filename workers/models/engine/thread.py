@@ -82,7 +82,8 @@ class DeviceThread:
         task = _Task(start, deadline_ms, loop, loop.create_future())
         self._inbox.put(task)
         try:
-            return await task.future
+            result: R = await task.future
+            return result
         finally:
             task.is_cancelled.set()
 

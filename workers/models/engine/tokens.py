@@ -121,7 +121,7 @@ class _TextStream:
         text = self._step(token)
         added, was_added = self._added.get(token), self._was_added
         self._was_added = added is not None
-        # Without spaces between special tokens, those that follow each other are written as they are.
+        # Without spaces between special tokens, neighbours are written as they are.
         return added if added is not None and was_added else text
 
     def _step(self, token: int) -> str:
@@ -139,7 +139,7 @@ class _TextStream:
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """Characters that byte-level vocabularies write bytes with: printable ones stand for themselves."""
+    """What byte-level vocabularies write bytes with: printable ones stand for themselves."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     return {chr(byte): byte for byte in printable} | {

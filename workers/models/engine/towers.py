@@ -1,7 +1,7 @@
 """Vision towers: from one item's decoded fields to its embedding rows, per model family.
 
-Everything a family does differently when encoding is here, as one function each. Knows no requests and
-no cache.
+Everything a family does differently when encoding is here, as one function each. Knows no requests
+and no cache.
 """
 
 import json
@@ -73,7 +73,8 @@ def _llava(model: LoadedModel, modality: str, fields: Fields) -> Tensor:
 def _gemma3(model: LoadedModel, modality: str, fields: Fields) -> Tensor:
     pixels = fields["pixel_values"].to(model.device, model.dtype)
     found = model.module.model.get_image_features(pixels.reshape(-1, *pixels.shape[-3:]))
-    return found.pooler_output.flatten(0, 1)
+    rows: Tensor = found.pooler_output.flatten(0, 1)
+    return rows
 
 
 _TOWERS: dict[str, Tower] = {
