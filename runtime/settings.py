@@ -73,7 +73,7 @@ class RenderSettings(Group):
     trust_request_chat_template: bool = False
     default_chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     exclude_tools_when_tool_choice_none: bool = False
-    tool_strict_level: Literal["none", "function", "parameter"] | None = None
+    tool_strict_level: Literal["auto", "function", "parameter"] | None = None
     interleave_mm_strings: bool = False
     escape_control_tokens: bool = Field(
         False, description="Make control tokens that a user typed plain text instead of control ids"

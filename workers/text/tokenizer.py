@@ -62,7 +62,9 @@ class Tokenizer:
         missing = sorted(set(names) - set(self.added_tokens))
         if missing:
             raise SettingsError(f"the tokenizer has no added tokens {missing}")
-        return Tokenizer(_rename(self._files, self._backend, names))
+        other = Tokenizer(_rename(self._files, self._backend, names))
+        other.max_chars_per_token = self.max_chars_per_token
+        return other
 
     # --- text to ids
 
@@ -139,6 +141,14 @@ class Tokenizer:
     def space_marker(self) -> str | None:
         """What stands for a space at the start of a piece, where `decode` strips it there."""
         return _space_marker(self._files.backend.get("pre_tokenizer"))
+
+    @cached_property
+    def num_added(self) -> tuple[int, int]:
+        """Tokens that `add_special_tokens` puts before and behind any text."""
+        plain = self.encode("a", add_special_tokens=False)
+        full = self.encode("a", add_special_tokens=True)
+        before = next((i for i in range(len(full)) if full[i : i + len(plain)] == plain), len(full))
+        return before, max(len(full) - len(plain) - before, 0)
 
     @cached_property
     def max_chars_per_token(self) -> int:

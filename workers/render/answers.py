@@ -1,0 +1,177 @@
+"""The rendered prompt in its wire forms: the body of a bare render, and what later stages get.
+
+01-render §7. Large tensors stay in the blob store: the body has holes for them. Decides nothing.
+"""
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pybase64
+
+from runtime.stage import Job
+from schemas.envelope import Base64Of, BlobRef, Item, kwargs_part, metadata_part
+from workers.render.media import MediaItem
+
+# Stands for a tensor's base64 text until the body is cut into segments.
+_HOLE = f"hole-{secrets.token_hex(16)}-"
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """One prompt, rendered."""
+
+    request_id: str
+    ids: list[int]
+    sampling_params: dict[str, Any]
+    model: str | None
+    offsets: Sequence[Sequence[int]] | None = None
+    text: str | None = None
+    items: Sequence[Item] = ()
+    media: Sequence[MediaItem] = ()
+    """One per item."""
+    reasoning_ended: bool | None = None
+    reasoning_kwargs: Mapping[str, Any] | None = None
+    """Effective template kwargs, where a reasoning parser is set up."""
+    parse_context: Mapping[str, Any] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Fields copied from the request: see `_COPIED`."""
+
+
+# Keys of the answer that repeat the request's, and their value where it has none.
+_COPIED = {
+    "return_token_ids": None,
+    "stream": False,
+    "stream_options": None,
+    "cache_salt": None,
+    "priority": 0,
+    "kv_transfer_params": None,
+    "ec_transfer_params": None,
+}
+
+
+def answer(rendered: Rendered, features: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A GenerateRequest, all keys present."""
+    copied = _COPIED | rendered.options
+    kwargs = rendered.reasoning_kwargs
+    return {
+        "request_id": rendered.request_id,
+        "token_ids": rendered.ids,
+        "token_offsets": rendered.offsets,
+        "features": features,
+        "content_parts": None,
+        "sampling_params": rendered.sampling_params,
+        "model": rendered.model,
+        "reasoning_ended": rendered.reasoning_ended,
+        "reasoning_parser_kwargs": None if kwargs is None else {"chat_template_kwargs": kwargs},
+        "return_token_ids": copied["return_token_ids"],
+        "output_mode": "tokens",
+        "parse_context": rendered.parse_context,
+        "stream": copied["stream"],
+        "stream_options": copied["stream_options"],
+        "cache_salt": copied["cache_salt"],
+        "priority": copied["priority"],
+        "kv_transfer_params": copied["kv_transfer_params"],
+        "ec_transfer_params": copied["ec_transfer_params"],
+    }
+
+
+# --- a bare render
+
+
+async def write_body(
+    job: Job, rendered: Sequence[Rendered], *, as_list: bool, with_tensors: bool
+) -> None:
+    """Finish the job with the endpoint's body."""
+    holes: list[BlobRef] = []
+    objects = []
+    for prompt in rendered:
+        payloads = await _payloads(job, prompt, holes) if with_tensors else None
+        objects.append(answer(prompt, _features(prompt, payloads)))
+    text = dump_json(objects if as_list else objects[0])
+    job.finish(_segments(text, holes))
+
+
+def dump_json(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except (TypeError, orjson.JSONEncodeError):  # integers beyond 64 bit, lone surrogates
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+async def _payloads(
+    job: Job, prompt: Rendered, holes: list[BlobRef]
+) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+    """kwargs_data and mm_metadata by modality; tensors as marks of holes."""
+    tensors: dict[str, list[Any]] = {}
+    metadata: dict[str, list[Any]] = {}
+    for item in prompt.media:
+        tensors.setdefault(item.modality, []).append(await _mark(job, item.kwargs, holes))
+        encoded = None if item.metadata is None else _base64(item.metadata)
+        metadata.setdefault(item.modality, []).append(encoded)
+    kept = {modality: given for modality, given in metadata.items() if any(given)}
+    return tensors, kept
+
+
+async def _mark(job: Job, kwargs: BlobRef | bytes | None, holes: list[BlobRef]) -> str | None:
+    if kwargs is None:
+        return None
+    holes.append(kwargs if isinstance(kwargs, BlobRef) else await job.store(kwargs))
+    return f"{_HOLE}{len(holes) - 1}"
+
+
+def _base64(data: bytes) -> str:
+    return str(pybase64.b64encode_as_string(data))
+
+
+def _segments(text: bytes, holes: Sequence[BlobRef]) -> list[bytes | Base64Of]:
+    segments: list[bytes | Base64Of] = []
+    for number, blob in enumerate(holes):
+        before, _, text = text.partition(f"{_HOLE}{number}".encode())
+        segments += [before, Base64Of(blob=blob)]
+    return [*segments, text]
+
+
+def _features(
+    prompt: Rendered, payloads: tuple[dict[str, list[Any]], dict[str, list[Any]]] | None
+) -> dict[str, Any] | None:
+    if not prompt.items:
+        return None
+    hashes: dict[str, list[str]] = {}
+    places: dict[str, list[dict[str, int]]] = {}
+    for item in prompt.items:
+        hashes.setdefault(item.modality, []).append(item.mm_hash)
+        place = {"offset": item.offset, "length": item.length}
+        places.setdefault(item.modality, []).append(place)
+    tensors, metadata = payloads or (None, None)
+    return {
+        "mm_hashes": hashes,
+        "mm_placeholders": places,
+        "kwargs_data": tensors,
+        "mm_metadata": metadata or None,
+    }
+
+
+# --- on to the next stage
+
+
+def write_parts(job: Job, rendered: Sequence[Rendered], name: str) -> None:
+    """Hand the prompts and their items to the stages that follow."""
+    job.write_msgpack(name, [_for_stages(prompt) for prompt in rendered])
+    job.envelope.items = [item for prompt in rendered for item in prompt.items]
+    for prompt in rendered:
+        for item in prompt.media:
+            if item.kwargs is not None:
+                job.write(kwargs_part(item.modality, item.mm_hash), item.kwargs)
+            if item.metadata is not None:
+                job.write(metadata_part(item.modality, item.mm_hash), item.metadata)
+
+
+def _for_stages(prompt: Rendered) -> dict[str, Any]:
+    features = _features(prompt, None)
+    if features is not None:
+        features = {key: features[key] for key in ("mm_hashes", "mm_placeholders")}
+    return answer(prompt, features) | {"prompt_text": prompt.text}

@@ -1,0 +1,211 @@
+"""From a prompt's text or ids to the token ids that are sent: lengths, truncation and offsets.
+
+01-render §5.1 and §7.3. Knows no chat and no media processing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from schemas.envelope import Item
+from schemas.refusals import bad_request
+from workers.text.tokenizer import Offsets, Tokenizer
+
+Side = Literal["left", "right"]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRules:
+    """How one request wants its prompts tokenized."""
+
+    max_model_len: int
+    max_output_tokens: int | None
+    """As asked for; None: no limit named, 0: nothing is generated."""
+    output_param: str
+    """Name of that field, for errors."""
+    add_special_tokens: bool
+    truncate_to: int | None = None
+    """Tokens to keep; -1: as many as leave room for one token of output."""
+    side: Side | None = None
+    want_offsets: bool = False
+
+    @property
+    def num_kept(self) -> int | None:
+        if self.truncate_to != -1:
+            return self.truncate_to
+        return self.max_model_len if self.max_output_tokens == 0 else self.max_model_len - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    ids: list[int]
+    offsets: Offsets | None = None
+    text: str | None = None
+    """What the ids were made from, or (where asked for) what they say."""
+
+
+def check_rules(rules: PromptRules) -> None:
+    """Raise ApiError for wishes that no prompt could fulfil."""
+    most, asked, kept = rules.max_model_len, rules.max_output_tokens, rules.truncate_to
+    if asked is not None and asked > most:
+        raise bad_request(
+            f"{rules.output_param}={asked} cannot be greater than max_model_len={most}."
+            " Please request fewer output tokens.",
+            rules.output_param,
+            asked,
+        )
+    if kept is not None and kept > most:
+        raise bad_request(
+            f"truncate_prompt_tokens={kept} cannot be greater than max_model_len = {most}."
+            " Please request a smaller truncation size.",
+            "truncate_prompt_tokens",
+            kept,
+        )
+
+
+def tokenize(tokenizer: Tokenizer, texts: Sequence[str], rules: PromptRules) -> list[Prompt]:
+    """Raise ApiError for a text that does not fit."""
+    cut = [_fitting_text(tokenizer, text, rules) for text in texts]
+    if rules.want_offsets:
+        encoded = [_with_offsets(tokenizer, *entry, rules) for entry in cut]
+    else:
+        parts = [text for text, _ in cut]
+        ids = _encode(tokenizer, parts, rules)
+        encoded = [(one, None) for one in ids]
+    return [
+        _truncated(tokenizer, ids, offsets, text, rules)
+        for (ids, offsets), text in zip(encoded, texts, strict=True)
+    ]
+
+
+def take_ids(tokenizer: Tokenizer, ids: Sequence[int], rules: PromptRules) -> Prompt:
+    """A prompt that came as token ids."""
+    kept = _slice(len(ids), rules.num_kept, rules.side or tokenizer.truncation_side)
+    prompt = Prompt(list(ids)[kept])
+    _check_length(len(prompt.ids), rules)
+    return prompt
+
+
+def truncate_expanded(
+    ids: list[int], items: Sequence[Item], rules: PromptRules, default_side: Side | str
+) -> tuple[list[int], list[Item]]:
+    """Truncate again after media were put in; no item may be cut."""
+    kept = _slice(len(ids), rules.num_kept, rules.side or default_side)
+    start, stop, _ = kept.indices(len(ids))
+    for item in items:
+        end = item.offset + item.length
+        if item.offset < start or end > stop:
+            raise bad_request(
+                f"truncate_prompt_tokens={rules.truncate_to} would split or drop a(n)"
+                f" {item.modality} item, which spans tokens {item.offset} to {end} of the"
+                f" {len(ids)}-token prompt. Multimodal placeholders expand after truncation is"
+                " applied, so the limit must leave every multimodal item intact. Please raise"
+                " truncate_prompt_tokens or shorten the multimodal input.",
+                "truncate_prompt_tokens",
+                rules.truncate_to,
+            )
+    if start == 0 and stop == len(ids):
+        return ids, list(items)
+    moved = [item.model_copy(update={"offset": item.offset - start}) for item in items]
+    return ids[kept], moved
+
+
+def _encode(tokenizer: Tokenizer, texts: list[str], rules: PromptRules) -> list[list[int]]:
+    if len(texts) == 1:
+        return [_checked_encode(tokenizer, texts[0], rules)]
+    try:
+        return tokenizer.encode_batch(texts, add_special_tokens=rules.add_special_tokens)
+    except TypeError:
+        raise _not_text() from None
+
+
+def _checked_encode(tokenizer: Tokenizer, text: str, rules: PromptRules) -> list[int]:
+    try:
+        return tokenizer.encode(text, add_special_tokens=rules.add_special_tokens)
+    except TypeError:
+        raise _not_text() from None
+
+
+def _not_text() -> Exception:
+    """A lone surrogate is the only string that the tokenizer refuses."""
+    return bad_request("The prompt holds characters that are no valid Unicode (lone surrogates).")
+
+
+def _with_offsets(
+    tokenizer: Tokenizer, text: str, dropped: int, rules: PromptRules
+) -> tuple[list[int], Offsets]:
+    try:
+        ids, offsets = tokenizer.encode_with_offsets(
+            text, add_special_tokens=rules.add_special_tokens
+        )
+    except TypeError:
+        raise _not_text() from None
+    if dropped:
+        offsets = [(start + dropped, end + dropped) for start, end in offsets]
+    return ids, offsets
+
+
+def _fitting_text(tokenizer: Tokenizer, text: str, rules: PromptRules) -> tuple[str, int]:
+    """The text, cut where it surely will be, and how many characters went from its start."""
+    most = rules.max_model_len * tokenizer.max_chars_per_token
+    if len(text) <= most:
+        return text, 0
+    if rules.truncate_to is None:
+        raise bad_request(
+            f"This model's maximum context length is {rules.max_model_len} tokens. However, your"
+            f" prompt contains {len(text)} characters (more than {most} characters, which is the"
+            f" upper bound for {rules.max_model_len} input tokens). Please reduce the length of the"
+            " input prompt.",
+            "input_text",
+            len(text),
+        )
+    if rules.side == "left":
+        return text[-most:], len(text) - most
+    return (text[:most], 0) if rules.side == "right" else (text, 0)
+
+
+def _truncated(
+    tokenizer: Tokenizer, ids: list[int], offsets: Offsets | None, text: str, rules: PromptRules
+) -> Prompt:
+    count = rules.num_kept
+    if count is not None and count < len(ids):
+        keep = _kept_positions(tokenizer, len(ids), count, rules)
+        ids = [ids[i] for i in keep]
+        offsets = None if offsets is None else [offsets[i] for i in keep]
+    elif count is None:
+        _check_length(min(len(ids), rules.max_model_len + 1), rules)
+    return Prompt(ids, offsets, text)
+
+
+def _kept_positions(tokenizer: Tokenizer, length: int, count: int, rules: PromptRules) -> list[int]:
+    """Without an explicit side, the tokenizer truncates: special tokens it adds are kept."""
+    positions = list(range(length))
+    if rules.side is not None or not rules.add_special_tokens:
+        return positions[_slice(length, count, rules.side or tokenizer.truncation_side)]
+    before, behind = tokenizer.num_added
+    content = positions[before : length - behind]
+    left = count - before - behind
+    content = content[-left:] if left > 0 else []
+    kept = [*positions[:before], *content, *positions[length - behind :]]
+    return kept[_slice(len(kept), count, tokenizer.truncation_side)]
+
+
+def _slice(length: int, count: int | None, side: str) -> slice:
+    if count is None or count >= length:
+        return slice(0, length)
+    if count == 0:
+        return slice(0, 0)
+    return slice(-count, None) if side == "left" else slice(0, count)
+
+
+def _check_length(length: int, rules: PromptRules) -> None:
+    most = rules.max_model_len
+    if length > most:
+        least = "at least " if length == most + 1 else ""
+        raise bad_request(
+            f"This model's maximum context length is {most} tokens. However, your prompt contains"
+            f" {least}{length} input tokens, which exceeds this limit even without any output"
+            " tokens. Please reduce the length of the input prompt.",
+            "input_tokens",
+            length,
+        )

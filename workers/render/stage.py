@@ -1,0 +1,204 @@
+"""The render stage: requests in text and media become token ids, sampling parameters and items.
+
+Joins the parts of this package; each rule lives in the module that is named after it.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TypeVar
+
+from runtime.model_dir import read_model
+from runtime.settings import ModelSettings, RenderSettings
+from runtime.stage import Job
+from schemas.anthropic import MessagesRequest
+from schemas.chat import ChatCompletionRequest
+from schemas.completion import CompletionRequest
+from schemas.envelope import PROMPTS, REQUEST, Item
+from schemas.limits import ModelLimits, check_model
+from schemas.openai_responses import ResponsesRequest
+from schemas.routes import Kind, Stop
+from schemas.tokenize import TokenizeChatRequest, TokenizeCompletionRequest, TokenizeResponse
+from schemas.validation import parse_body
+from workers.render.answers import Rendered, dump_json, write_body, write_parts
+from workers.render.media import Media, MediaItem, MediaPart, expand
+from workers.render.prompts import Prompt, truncate_expanded
+from workers.render.renderer import Renderer
+from workers.render.requests import ChatInput
+from workers.text.tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+# Bodies up to this size render in less than a millisecond: a thread would cost more than it frees.
+_INLINE_BYTES = 4096
+_BARE = frozenset(
+    {Kind.CHAT_RENDER, Kind.COMPLETION_RENDER, Kind.RESPONSES_RENDER, Kind.MESSAGES_RENDER}
+)
+
+
+class RenderStage:
+    """Takes chats, completions, Responses and Messages, bare or on their way, and /tokenize."""
+
+    stop = Stop.RENDER
+
+    def __init__(
+        self,
+        model: ModelSettings,
+        render: RenderSettings,
+        media: Media | None = None,
+        *,
+        tokenizer: Tokenizer | None = None,
+        limits: ModelLimits | None = None,
+    ) -> None:
+        """`tokenizer` and `limits` are made from the settings where they are not at hand yet."""
+        self._model = model
+        self._render = render
+        self._media = media
+        self._tokenizer = tokenizer
+        self._limits = limits
+        self._threads: ThreadPoolExecutor | None = None
+        self._renderer: Renderer | None = None
+
+    async def start(self) -> None:
+        count = self._render.render_threads or len(os.sched_getaffinity(0))
+        self._threads = ThreadPoolExecutor(count, "render")
+        self._renderer = await self._in_thread(self._build)
+
+    async def close(self) -> None:
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    async def process(self, job: Job) -> None:
+        raw = await job.read(REQUEST)
+        renderer = self._running
+        request = parse_body(job.envelope.kind, raw, renderer.limits)
+        check_model(getattr(request, "model", None), renderer.limits)
+        is_short = len(raw) <= _INLINE_BYTES
+        if isinstance(request, ChatCompletionRequest):
+            given = renderer.chat_input(request)
+            await self._chat(job, given, _id(job, "chatcmpl-", request.request_id), is_short)
+        elif isinstance(request, CompletionRequest):
+            await self._completion(job, request, is_short)
+        elif isinstance(request, ResponsesRequest):
+            given = renderer.responses_input(request)
+            await self._chat(job, given, request.request_id, is_short)
+        elif isinstance(request, MessagesRequest):
+            chat = renderer.messages_request(request)
+            given = renderer.chat_input(chat)
+            await self._chat(job, given, _id(job, "chatcmpl-", chat.request_id), is_short)
+        elif isinstance(request, TokenizeCompletionRequest | TokenizeChatRequest):
+            await self._tokenize(job, request, is_short)
+
+    # --- the kinds
+
+    async def _chat(self, job: Job, given: ChatInput, request_id: str, is_short: bool) -> None:
+        renderer = self._running
+        chat = await self._run(is_short, renderer.chat_prompt, given)
+        prompt = chat.prompt
+        items: list[Item] = []
+        media: list[MediaItem] = []
+        if chat.parts:
+            prompt, items, media = await self._with_media(job, given, prompt, chat.parts)
+        rendered = renderer.finish_chat(given, prompt, request_id, items)
+        await self._answer(job, [replace(rendered, media=media)], given.request.mm_payload)
+
+    async def _completion(self, job: Job, request: CompletionRequest, is_short: bool) -> None:
+        renderer = self._running
+        prompts = await self._run(is_short, renderer.completion_prompts, request)
+        base = _id(job, "cmpl-", request.request_id)
+        ids = [base] if len(prompts) == 1 else [f"{base}-{i}" for i in range(len(prompts))]
+        rendered = [
+            renderer.finish_completion(request, prompt, request_id)
+            for prompt, request_id in zip(prompts, ids, strict=True)
+        ]
+        await self._answer(job, rendered, request.mm_payload)
+
+    async def _tokenize(
+        self, job: Job, request: TokenizeCompletionRequest | TokenizeChatRequest, is_short: bool
+    ) -> None:
+        renderer = self._running
+        if isinstance(request, TokenizeChatRequest):
+            given = renderer.tokenize_input(request)
+            ids = await self._run(is_short, renderer.chat_ids, given)
+        else:
+            special = request.add_special_tokens
+            ids = await self._run(is_short, renderer.encode, request.prompt, special)
+        answer = TokenizeResponse(
+            count=len(ids),
+            max_model_len=renderer.limits.max_model_len,
+            tokens=ids,
+            token_strs=renderer.pieces(ids) if request.return_token_strs else None,
+        )
+        job.finish([dump_json(answer.model_dump())])
+
+    async def _answer(self, job: Job, rendered: Sequence[Rendered], payload: str) -> None:
+        kind = job.envelope.kind
+        if kind in _BARE:
+            as_list = kind is Kind.COMPLETION_RENDER
+            await write_body(job, rendered, as_list=as_list, with_tensors=payload == "tensors")
+        else:
+            write_parts(job, rendered, PROMPTS)
+
+    # --- media
+
+    async def _with_media(
+        self, job: Job, given: ChatInput, prompt: Prompt, parts: Sequence[MediaPart]
+    ) -> tuple[Prompt, list[Item], list[MediaItem]]:
+        assert self._media is not None  # without it, parts are refused while messages are read
+        spans = self._media.locate(prompt.ids, parts)
+        is_bare = job.envelope.kind in _BARE
+        loaded = await self._media.load(
+            parts,
+            mm_processor_kwargs=given.mm_processor_kwargs,
+            media_io_kwargs=given.media_io_kwargs,
+            tenant=job.envelope.caller.tenant,
+            want_tensors=not is_bare or given.request.mm_payload == "tensors",
+        )
+        ids, ranges = self._media.settle(*expand(prompt.ids, spans, loaded))
+        items = [
+            Item(
+                modality=item.modality,
+                mm_hash=item.mm_hash,
+                offset=offset,
+                length=length,
+                embeds=item.embeds,
+                encoded=item.encoded,
+            )
+            for item, (offset, length) in zip(loaded, ranges, strict=True)
+        ]
+        side = self._running.tokenizer.truncation_side
+        ids, items = truncate_expanded(ids, items, given.rules, side)
+        return replace(prompt, ids=ids, offsets=None), items, loaded
+
+    # --- running
+
+    def _build(self) -> Renderer:
+        directory = read_model(self._model)
+        limits = self._limits or ModelLimits(
+            max_model_len=directory.max_model_len,
+            vocab_size=directory.vocab_size,
+            served_names=directory.served_names,
+            max_logprobs=self._model.max_logprobs,
+            max_num_seqs=self._model.max_num_seqs,
+        )
+        tokenizer = self._tokenizer or Tokenizer.from_directory(directory.path)
+        return Renderer(self._model, self._render, directory, limits, tokenizer, self._media)
+
+    @property
+    def _running(self) -> Renderer:
+        assert self._renderer is not None, "the stage is not started"
+        return self._renderer
+
+    async def _run(self, is_short: bool, call: Callable[..., T], *args: object) -> T:
+        return call(*args) if is_short else await self._in_thread(call, *args)
+
+    async def _in_thread(self, call: Callable[..., T], *args: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
+
+
+def _id(job: Job, prefix: str, own: str) -> str:
+    given = job.envelope.caller.request_id
+    return prefix + (own if given is None else given)

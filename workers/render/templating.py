@@ -1,0 +1,141 @@
+"""Which chat template a request gets, with which variables, and the text it makes.
+
+01-render §4.4-4.5. Knows no tokenization and no HTTP.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runtime.errors import SettingsError
+from runtime.settings import RenderSettings
+from schemas.errors import ApiError
+from schemas.refusals import bad_request
+from workers.render.chat import Message, without_developer_role
+from workers.text.content_format import ContentFormat
+from workers.text.private_tokens import PrivateTokens
+from workers.text.templates import NO_TEMPLATE, ChatTemplate, TemplateCache
+from workers.text.tokenizer import Tokenizer
+from workers.text.tokenizer_files import DEFAULT_TEMPLATE, TOOL_TEMPLATE
+
+_UNSET = (None, "auto")
+_BUILT_IN_KWARGS = {"cohere_format": "cmd4"}
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateInput:
+    """What a request gives to its template."""
+
+    kwargs: Mapping[str, Any]
+    """Effective: the server's defaults with the request's over them."""
+    tools: list[dict[str, Any]] | None = None
+    template: str | None = None
+    """The request's own."""
+    continue_final_message: bool = False
+
+
+class Templates:
+    """The templates of one model on one server."""
+
+    def __init__(
+        self, settings: RenderSettings, tokenizer: Tokenizer, tokens: PrivateTokens
+    ) -> None:
+        """Raise SettingsError where a template that is set up is no template."""
+        self._settings = settings
+        self._tokens = tokens
+        self._named = tokenizer.chat_templates
+        self._processor = tokenizer.processor_template
+        self._special_tokens = {
+            name: tokens.hide(text) for name, text in tokenizer.special_tokens.items()
+        }
+        self._given = _given_template(settings.chat_template)
+        self._cache = TemplateCache(tokens)
+        self._defaults = _BUILT_IN_KWARGS | settings.default_chat_template_kwargs
+        self._compile_own()
+
+    def effective_kwargs(
+        self, own: Mapping[str, Any] | None, fields: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Defaults, over them the request's kwargs, over them what its fields say."""
+        merged = dict(own or {}) | _set_values(fields)
+        effort = fields.get("reasoning_effort")
+        if effort is not None and "enable_thinking" not in (own or {}):
+            merged["enable_thinking"] = effort != "none"
+        return self._defaults | _set_values(merged)
+
+    def check_trust(self, template: str | None, kwargs: Mapping[str, Any] | None) -> None:
+        """Refuse a template that came with the request, unless clients are trusted."""
+        if self._settings.trust_request_chat_template:
+            return
+        if template is not None or (kwargs or {}).get("chat_template") is not None:
+            raise bad_request(
+                "Chat template is passed with request, but --trust-request-chat-template is not"
+                " set. Refused request with untrusted chat template."
+            )
+
+    def choose(self, given: TemplateInput) -> ChatTemplate:
+        """Raise ApiError where there is none, or it is no template."""
+        named = given.template or self._given or given.kwargs.get("chat_template")
+        if named is not None:
+            is_own = given.template is None and self._given is not None
+            source = self._named.get(named, named)
+            return self._cache.get(source, is_trusted=is_own or source is not named)
+        return self._cache.get(self._own_template(has_tools=given.tools is not None))
+
+    def content_format(self, template: ChatTemplate) -> ContentFormat:
+        chosen = self._settings.chat_template_content_format
+        return template.content_format if chosen == "auto" else chosen
+
+    def render(
+        self, template: ChatTemplate, messages: Sequence[Message], given: TemplateInput
+    ) -> str:
+        """Raise ApiError where the template refuses."""
+        if not messages:
+            raise bad_request(
+                "Cannot apply chat template to an empty conversation. Provide at least one message."
+            )
+        conversation = list(messages)
+        if not template.knows_developer:
+            conversation = without_developer_role(conversation)
+        return template.render(
+            conversation,
+            given.kwargs,
+            tools=given.kwargs.get("tools") or given.tools,
+            special_tokens=self._special_tokens,
+            continue_final_message=given.continue_final_message,
+        )
+
+    def _own_template(self, *, has_tools: bool) -> str:
+        if not has_tools and self._processor is not None:
+            return self._processor
+        if has_tools and TOOL_TEMPLATE in self._named:
+            return self._named[TOOL_TEMPLATE]
+        found = self._named.get(DEFAULT_TEMPLATE)
+        if found is None:
+            raise bad_request(NO_TEMPLATE)
+        return found
+
+    def _compile_own(self) -> None:
+        sources = [self._given, self._processor, *self._named.values()]
+        for source in filter(None, sources):
+            try:
+                self._cache.get(source)
+            except ApiError as error:
+                raise SettingsError(f"the chat template cannot be used: {error}") from None
+
+
+def _given_template(setting: str | None) -> str | None:
+    """The flag holds a file's path or the template itself."""
+    if setting is None:
+        return None
+    try:
+        return Path(setting).read_text(encoding="utf-8")
+    except OSError as error:
+        if any(mark in setting for mark in "{}\n"):
+            return setting
+        raise SettingsError(f"the chat template {setting} cannot be read: {error}") from None
+
+
+def _set_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value not in _UNSET}

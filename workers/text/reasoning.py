@@ -1,0 +1,84 @@
+"""What a reasoning parser says of a rendered prompt: where thinking stands when the answer starts.
+
+01-render §7.4. Parsing outputs is elsewhere.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runtime.errors import SettingsError
+from workers.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningRules:
+    """How one parser's model marks its thinking."""
+
+    start: str = "<think>"
+    end: str = "</think>"
+    also_end: tuple[str, ...] = ()
+    """Marks that end thinking without saying so: a call starts."""
+    boundaries: tuple[str, ...] = ()
+    """Tokens behind which an earlier turn lies: what it closed does not count."""
+    starts_inside: bool = False
+    """The model thinks from its first token on, unless it is told not to."""
+    switch: str | None = None
+    """Template variable that switches thinking off."""
+    keeps_special_tokens: bool = False
+
+
+_THINK = ReasoningRules()
+_QWEN3 = ReasoningRules(
+    also_end=("<tool_call>",),
+    boundaries=("<|im_start|>", "<|im_end|>"),
+    starts_inside=True,
+    switch="enable_thinking",
+    keeps_special_tokens=True,
+)
+
+REASONING_PARSERS: dict[str, ReasoningRules] = {
+    "qwen3": _QWEN3,
+    "deepseek_r1": _THINK,
+    "step5": _THINK,
+}
+
+
+def reasoning_rules(name: str) -> ReasoningRules:
+    """Raise SettingsError for a name nobody knows."""
+    rules = REASONING_PARSERS.get(name)
+    if rules is None:
+        known = ", ".join(sorted(REASONING_PARSERS))
+        raise SettingsError(f"unknown reasoning parser {name!r}; known are {known}")
+    return rules
+
+
+class PromptReasoning:
+    """Decides for one model whether a prompt leaves its thinking open."""
+
+    def __init__(self, rules: ReasoningRules, tokenizer: Tokenizer) -> None:
+        """Raise SettingsError where the model has no such marks."""
+        self.rules = rules
+        self._start = tokenizer.token_id(rules.start)
+        end = tokenizer.token_id(rules.end)
+        if self._start is None or end is None:
+            raise SettingsError(
+                f"the tokenizer has no {rules.start} and {rules.end} tokens, which the reasoning"
+                " parser needs"
+            )
+        self._ends = {end, *map(tokenizer.token_id, rules.also_end)} - {None}
+        self._boundaries = {tokenizer.token_id(text) for text in rules.boundaries} - {None}
+
+    def has_ended(self, prompt_ids: Sequence[int], template_kwargs: Mapping[str, Any]) -> bool:
+        thinks = self.rules.starts_inside and self._is_switched_on(template_kwargs)
+        is_told_not_to = self.rules.starts_inside and not thinks
+        for token in reversed(prompt_ids):
+            if token in self._ends:
+                return True
+            if token == self._start or token in self._boundaries:
+                break
+        return is_told_not_to
+
+    def _is_switched_on(self, template_kwargs: Mapping[str, Any]) -> bool:
+        switch = self.rules.switch
+        return switch is None or bool(template_kwargs.get(switch, True))

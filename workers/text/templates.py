@@ -1,0 +1,241 @@
+"""Chat templates: Jinja as Hugging Face runs it, sandboxed.
+
+Errors that a template raises are the caller's (400 with the innermost reason). Knows no request
+schema and no tokenizer.
+"""
+
+import json
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from datetime import datetime
+from threading import Lock
+from typing import Any
+
+import jinja2
+from jinja2 import meta, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from schemas.errors import ApiError
+from workers.text.content_format import ContentFormat, detect_content_format
+from workers.text.private_tokens import PrivateTokens
+
+RENDER_TIMEOUT_S = 30.0
+_CACHED_TEMPLATES = 64
+_CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
+# Arguments of Hugging Face's `apply_chat_template` that are no template variables.
+_NOT_VARIABLES = {
+    "chat_template", "tokenize", "padding", "truncation", "max_length", "return_tensors",
+    "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs",
+    "continue_final_message", "tools", "messages", "conversation",
+}  # fmt: skip
+NO_TEMPLATE = (
+    "As of transformers v4.44, default chat template is no longer allowed, so you must provide a "
+    "chat template if the tokenizer does not define one."
+)
+
+
+class GenerationTag(Extension):
+    """`{% generation %}…{% endgeneration %}` marks what an assistant wrote; its body is kept."""
+
+    tags = {"generation"}  # noqa: RUF012 (as the base class declares it)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        call = self.call_method("_body")
+        return nodes.CallBlock(call, [], [], body).set_lineno(line)
+
+    def _body(self, caller: Any) -> Any:
+        return caller()
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.now().strftime(pattern)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter escapes HTML."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+ENVIRONMENT = _environment()
+
+
+class ChatTemplate:
+    """One compiled template."""
+
+    def __init__(self, source: str, tokens: PrivateTokens, *, is_trusted: bool = True) -> None:
+        """Raise ApiError for a template that is no valid Jinja."""
+        self.source = source
+        self._tokens = tokens
+        try:
+            tree = ENVIRONMENT.parse(source)
+            self.content_format: ContentFormat = detect_content_format(tree)
+            self.variables = frozenset(meta.find_undeclared_variables(tree))
+            tokens.rewrite(tree)
+            if not is_trusted:
+                _limit_loops(tree)
+            self._template = ENVIRONMENT.from_string(tree)
+        except jinja2.TemplateError as error:
+            raise ApiError(_reason(error)) from error
+        self.knows_developer = bool(re.search(r"""(["'])developer\1""", source))
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        variables: Mapping[str, Any],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        special_tokens: Mapping[str, str] | None = None,
+        continue_final_message: bool = False,
+    ) -> str:
+        """The prompt, with private spellings where the template wrote private tokens.
+
+        Raise ApiError where the template refuses or fails.
+        """
+        if continue_final_message:
+            messages, final = _with_continue_tag(messages, self.source)
+        kept = {k: v for k, v in variables.items() if self._takes(k)}
+        deadline = time.monotonic() + RENDER_TIMEOUT_S
+        try:
+            text = self._template.render(
+                **{**(special_tokens or {}), "documents": None, "add_generation_prompt": False}
+                | kept,
+                messages=messages,
+                tools=tools,
+                _tick=lambda: _check_time(deadline),
+            )
+        except ApiError:
+            raise
+        except Exception as error:
+            raise ApiError(self._tokens.reveal(_reason(error))) from error
+        return _cut_at_tag(text, final) if continue_final_message else text
+
+    def _takes(self, name: str) -> bool:
+        if name in _NOT_VARIABLES:
+            return False
+        return name in self.variables or name in ("documents", "add_generation_prompt")
+
+
+class TemplateCache:
+    """Compiled templates by source, bounded. Safe to share between threads."""
+
+    def __init__(self, tokens: PrivateTokens) -> None:
+        self._tokens = tokens
+        self._templates: OrderedDict[tuple[str, bool], ChatTemplate] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, source: str, *, is_trusted: bool = True) -> ChatTemplate:
+        key = (source, is_trusted)
+        with self._lock:
+            found = self._templates.get(key)
+            if found is not None:
+                self._templates.move_to_end(key)
+                return found
+        template = ChatTemplate(source, self._tokens, is_trusted=is_trusted)
+        with self._lock:
+            self._templates[key] = template
+            if len(self._templates) > _CACHED_TEMPLATES:
+                self._templates.popitem(last=False)
+        return template
+
+
+def _reason(error: BaseException) -> str:
+    """The innermost template error's words, else the error's own."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        if isinstance(current, jinja2.TemplateError):
+            return str(current)
+        seen.add(id(current))
+        current = current.__cause__ or current.__context__
+    return str(error)
+
+
+def _check_time(deadline: float) -> str:
+    if time.monotonic() > deadline:
+        raise ApiError(
+            f"The chat template took longer than {RENDER_TIMEOUT_S:g} seconds to render."
+        )
+    return ""
+
+
+def _limit_loops(tree: nodes.Template) -> None:
+    """Look at the clock in every round of every loop: the template came with a request."""
+    for loop in tree.find_all(nodes.For):
+        call = nodes.Call(nodes.Name("_tick", "load"), [], [], None, None)
+        loop.body.insert(0, nodes.ExprStmt(call, lineno=loop.lineno))
+    tree.set_environment(ENVIRONMENT)
+
+
+def _with_continue_tag(
+    messages: list[dict[str, Any]], source: str
+) -> tuple[list[dict[str, Any]], str]:
+    """Mark the end of the final message's last text; also return that text."""
+    last = messages[-1]
+    content = last.get("content")
+    if content is None:
+        raise ApiError(
+            'continue_final_message is set but the final message has no "content" to continue!'
+        )
+    if "content" not in source:
+        raise ApiError(
+            'continue_final_message is set to "content" but this is not an accepted field in the '
+            "chat_template"
+        )
+    if isinstance(content, str):
+        return [*messages[:-1], last | {"content": content + _CONTINUE_TAG}], content
+    for index in reversed(range(len(content))):
+        if "text" in content[index]:
+            text = content[index]["text"]
+            marked = content[index] | {"text": text + _CONTINUE_TAG}
+            parts = [*content[:index], marked, *content[index + 1 :]]
+            return [*messages[:-1], last | {"content": parts}], text
+    raise ApiError(
+        "continue_final_message is set but we could not find any text to continue in the final "
+        "message!"
+    )
+
+
+def _cut_at_tag(rendered: str, final: str) -> str:
+    """Drop everything behind the final message; its own trailing space is kept where it was."""
+    at = rendered.rfind(_CONTINUE_TAG.strip())
+    if at < 0 or final.strip() not in rendered:
+        raise ApiError(
+            "continue_final_message is set but the final message does not appear in the chat after "
+            "applying the chat template! This can happen if the chat template deletes portions of "
+            "the final message. Please verify the chat template and final message in your chat to "
+            "ensure they are compatible."
+        )
+    cut = rendered[:at]
+    return cut if rendered.startswith(_CONTINUE_TAG, at) else cut.rstrip()
