@@ -25,7 +25,7 @@ from schemas.derender import (
 from schemas.derender_checks import check_derender
 from schemas.envelope import GENERATED, PROMPTS, REQUEST
 from schemas.errors import DecodeError
-from schemas.limits import ModelLimits
+from schemas.limits import ModelLimits, check_model
 from schemas.refusals import bad_request
 from schemas.routes import Kind, Stop
 from schemas.tokenize import DetokenizeRequest, DetokenizeResponse
@@ -112,6 +112,7 @@ class DerenderStage:
 def _answer(request: BaseModel, model: TextModel) -> BaseModel:
     match request:
         case DetokenizeRequest():
+            check_model(request.model, model.limits)
             return DetokenizeResponse(prompt=_detokenized(request.tokens, model))
         case DerenderChatRequest():
             check_derender(request, model.limits, has_parser=model.parsers.is_any)
