@@ -1,16 +1,10 @@
-"""The items of a request as encode sees them: one group per distinct hash, and their payloads.
+"""The items of a request as encode sees them: one group per distinct hash. Knows no model."""
 
-Knows no model.
-"""
-
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runtime.stage import Job
-from schemas.envelope import Item, kwargs_part, metadata_part
-from schemas.errors import ApiError, DecodeError
-from schemas.mm_item import Fields, decode_item
+from schemas.envelope import Item, kwargs_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +32,3 @@ def groups_of(items: Sequence[Item]) -> list[Group]:
         Group(items=tuple(items[i] for i in found), indices=tuple(found))
         for found in indices.values()
     ]
-
-
-async def read_fields(job: Job, item: Item) -> Fields | None:
-    """The item's full payload, else its metadata; None where neither came. ApiError for garbage."""
-    for name in (
-        kwargs_part(item.modality, item.mm_hash),
-        metadata_part(item.modality, item.mm_hash),
-    ):
-        if job.has(name):
-            data = await job.read(name)
-            try:
-                return await asyncio.to_thread(decode_item, data)
-            except DecodeError as error:
-                raise ApiError(
-                    f"The payload of a {item.modality} item cannot be read: {error}",
-                    param="kwargs_data",
-                ) from None
-    return None

@@ -16,11 +16,12 @@ from schemas.envelope import PROMPTS, Item
 from schemas.errors import ApiError
 from schemas.mm_item import Fields
 from schemas.routes import Stop
-from workers.encode.items import Group, groups_of, read_fields
+from workers.encode.items import Group, groups_of
 from workers.generated import producer_response
 from workers.models.engine.facts import ModelFacts
 from workers.models.engine.metadata import plain_fields
 from workers.models.engine.protocol import Encoder, EncoderInput
+from workers.payloads import read_fields
 
 FLOATS = ("float32", "bfloat16", "float16")
 _PRODUCER_KEYS = ("item_indices", "metadata")

@@ -13,10 +13,10 @@ from schemas.envelope import Item, kwargs_part
 from schemas.errors import ApiError, EmbeddingMissing
 from schemas.mm_item import Fields
 from schemas.refusals import bad_request
-from workers.encode.items import read_fields
 from workers.models.engine.facts import ModelFacts
 from workers.models.engine.metadata import plain_fields
 from workers.models.engine.protocol import Encoder, EncoderInput, PlacedItem
+from workers.payloads import read_fields
 from workers.prefill.prompts import Runs, Work, runs_of
 
 FLOATS = ("float32", "bfloat16", "float16")

@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 import orjson
-from prometheus_client import Counter
+from prometheus_client import CollectorRegistry, Counter
 
 from runtime.settings import EngineSettings, ModelSettings
 from runtime.stage import Job
@@ -37,11 +37,6 @@ from workers.prefill.prompts import Work, describe, read_work
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-ITEMS_MISMATCHED = Counter(
-    "tokenfleet_items_mismatched",
-    "Prompts whose items at prefill were not those that were rendered",
-)
-
 
 class PrefillStage:
     """One per process. Safe to repeat: without a seed of the caller, the envelope's id decides."""
@@ -59,8 +54,14 @@ class PrefillStage:
         limits: ModelLimits,
         source: TextSource | None = None,
         encoder: Encoder | None = None,
+        registry: CollectorRegistry | None = None,
     ) -> None:
         """`source`: for strings, where the directory has a tokenizer. `encoder`: for payloads."""
+        self._mismatched = Counter(
+            "tokenfleet_items_mismatched",
+            "Prompts whose items at prefill were not those that were rendered",
+            registry=registry,
+        )
         self._reasons = model.reasoning_parser is not None
         self._params_format = settings.ec_params_format
         self._engine = engine
@@ -94,7 +95,7 @@ class PrefillStage:
             items = items_of(envelope.items, index)
             work = read_work(index, prompt, items, envelope.kind, self._facts, self._limits)
             self._check_text(work)
-            _check_items(work)
+            self._check_items(work)
             works.append(work)
         return works
 
@@ -110,6 +111,20 @@ class PrefillStage:
                 status=501,
                 type="NotImplementedError",
             )
+
+    def _check_items(self, work: Work) -> None:
+        """No image is ever dropped silently: as many items arrive as were rendered."""
+        rendered = num_rendered_items(work.prompt)
+        if rendered == len(work.items):
+            return
+        self._mismatched.inc()
+        items = [describe(item) for item in work.items]
+        logger.error("items_mismatched", extra={"rendered": rendered, "items": items})
+        raise ApiError(
+            f"{len(work.items)} of {rendered} multimodal items of the prompt arrived.",
+            status=500,
+            type="InternalServerError",
+        )
 
     async def _answer(
         self, work: Work, items: tuple[PlacedItem, ...], envelope: Envelope
@@ -167,20 +182,3 @@ async def _all(answers: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     finally:
         for task in tasks:
             task.cancel()
-
-
-def _check_items(work: Work) -> None:
-    """No image is ever dropped silently: as many items arrive as were rendered."""
-    rendered = num_rendered_items(work.prompt)
-    if rendered == len(work.items):
-        return
-    ITEMS_MISMATCHED.inc()
-    logger.error(
-        "items_mismatched",
-        extra={"rendered": rendered, "items": [describe(item) for item in work.items]},
-    )
-    raise ApiError(
-        f"{len(work.items)} of {rendered} multimodal items of the prompt arrived.",
-        status=500,
-        type="InternalServerError",
-    )
