@@ -160,6 +160,12 @@ def _check_logprobs(body: dict[str, Any]) -> None:
     problem = None
     if ids and body.get("use_beam_search"):
         problem = "`logprob_token_ids` is not supported with beam search."
+    elif body.get("use_beam_search") and body.get("echo") and count is not None:
+        raise bad_request(
+            "`echo` with `logprobs` is not supported with beam search "
+            "because beam search does not compute prompt logprobs.",
+            "echo",
+        )
     elif ids and body.get("echo") and body.get("max_tokens") == 0:
         problem = (
             "`logprob_token_ids` is not supported when `echo=True` and "

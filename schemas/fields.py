@@ -21,6 +21,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticKnownError
 
+from schemas.errors import ApiError
 from schemas.limits import PERMISSIVE, ModelLimits
 from schemas.refusals import bad_request
 
@@ -74,7 +75,8 @@ TopLogprobs: TypeAlias = Annotated[int, BeforeValidator(_zero_for_null)]
 """Null means the same as leaving it out."""
 
 
-def _thinking_budget(value: object) -> object:
+def thinking_budget(value: object) -> object:
+    """The budget, None for no bound."""
     if value is None or (type(value) is int and value >= 0):
         return value
     if type(value) is int and value == -1:
@@ -86,7 +88,7 @@ def _thinking_budget(value: object) -> object:
     )
 
 
-ThinkingBudget: TypeAlias = Annotated[int | None, BeforeValidator(_thinking_budget)]
+ThinkingBudget: TypeAlias = Annotated[int | None, BeforeValidator(thinking_budget)]
 
 
 class StreamOptions(Body):
@@ -245,10 +247,18 @@ def _check_tag_format(wanted: dict[str, Any]) -> None:
     try:
         TypeAdapter(LegacyStructuralTagFormat | StructuralTagFormat).validate_python(wanted)
     except ValidationError:
-        raise bad_request(
-            "Invalid response_format structural_tag specification.", "response_format"
-        ) from None
+        raise _bad_tag() from None
+    if "format" in wanted and not _is_typed(wanted["format"]):
+        raise _bad_tag()
     check_nesting(wanted, _MAX_JSON_NESTING + _TAG_NESTING)
+
+
+def _is_typed(tag: object) -> bool:
+    return isinstance(tag, dict) and isinstance(tag.get("type"), str)
+
+
+def _bad_tag() -> ApiError:
+    return bad_request("Invalid response_format structural_tag specification.", "response_format")
 
 
 def check_structured_outputs(body: dict[str, Any], parameter: str | None) -> None:

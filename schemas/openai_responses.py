@@ -1,10 +1,11 @@
 """The body of `/v1/responses/render` (01-render §2.3), not the chat that it becomes."""
 
 import uuid
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, model_validator
 
+from schemas.errors import ApiError
 from schemas.fields import (
     Body,
     CacheSalt,
@@ -16,6 +17,7 @@ from schemas.fields import (
     check_cache_salt,
     with_mm_payload,
 )
+from schemas.refusals import bad_request
 from schemas.sampling import StructuredOutputs
 
 
@@ -29,25 +31,104 @@ class Reasoning(Body):
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-class TextFormat(Body):
-    """`text`, `json_object`, or `json_schema` with its schema beside the name."""
+class ResponseFormatText(Body):
+    type: Literal["text"]
 
-    type: Literal["text", "json_object", "json_schema"]
-    name: str | None = None
-    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+
+class ResponseFormatTextJSONSchemaConfig(Body):
+    type: Literal["json_schema"]
+    name: str
+    schema_: dict[str, Any] = Field(alias="schema")
     description: str | None = None
     strict: bool | None = None
 
 
+class ResponseFormatJSONObject(Body):
+    type: Literal["json_object"]
+
+
 class TextConfig(Body):
-    format: TextFormat | None = None
+    format: (
+        ResponseFormatText | ResponseFormatTextJSONSchemaConfig | ResponseFormatJSONObject | None
+    ) = None
     verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class FunctionTool(Body):
+    name: str
+    type: Literal["function"]
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class HostedTool(Body):
+    """A tool that the caller's platform runs; only its kind matters here."""
+
+    type: Literal[
+        "apply_patch",
+        "code_interpreter",
+        "computer",
+        "computer_use_preview",
+        "custom",
+        "file_search",
+        "image_generation",
+        "local_shell",
+        "mcp",
+        "namespace",
+        "programmatic_tool_calling",
+        "shell",
+        "tool_search",
+        "web_search",
+        "web_search_2025_08_26",
+        "web_search_preview",
+        "web_search_preview_2025_03_11",
+    ]
+
+
+_TOOLS: TypeAdapter[Any] = TypeAdapter(
+    Annotated[list[FunctionTool | HostedTool], Field(fail_fast=True)]
+)
+
+
+def _check_choice(choice: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(choice.get("type"), str):
+        raise ValueError("a named tool choice needs a type")
+    return choice
+
+
+NamedTool: TypeAlias = Annotated[dict[str, Any], AfterValidator(_check_choice)]
+
+
+def _check_tool_list(tools: Any) -> Any:
+    _TOOLS.validate_python(tools, from_attributes=True)
+    return tools
+
+
+def _check_item(item: dict[str, Any]) -> dict[str, Any]:
+    """Messages name a role, everything else its type; contents are looked at when rendered."""
+    if not isinstance(item.get("type", "message"), str):
+        raise ValueError("the type of an input item must be a string")
+    if item.get("type", "message") == "message" and not isinstance(item.get("role"), str):
+        raise ValueError("an input message needs a role")
+    return item
+
+
+InputItem: TypeAlias = Annotated[dict[str, Any], AfterValidator(_check_item)]
+Include: TypeAlias = Literal[
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+]
 
 
 class ResponsesRequest(Body):
     background: bool | None = False
-    include: list[str] | None = None
-    input: str | list[dict[str, Any]]
+    include: list[Include] | None = None
+    input: str | Annotated[list[InputItem], Field(fail_fast=True)]
     """Items as they came: messages, function calls and their outputs, reasoning."""
     instructions: str | None = None
     max_output_tokens: int | None = None
@@ -59,6 +140,7 @@ class ResponsesRequest(Body):
     previous_response_id: str | None = None
     """Refused: render keeps no state."""
     prompt: dict[str, Any] | None = None
+    """Refused: prompt templates are stored elsewhere."""
     reasoning: Reasoning | None = None
     include_reasoning: bool = True
     service_tier: Literal["auto", "default", "flex", "scale", "priority"] = "auto"
@@ -66,8 +148,12 @@ class ResponsesRequest(Body):
     stream: bool | None = False
     temperature: float | None = None
     text: TextConfig | None = None
-    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] = "auto"
-    tools: list[dict[str, Any]] = Field(default_factory=list)
+    tool_choice: Literal["none", "auto", "required"] | NamedTool = "auto"
+    """`none` where no tools are given."""
+    tools: Annotated[list[dict[str, Any]], BeforeValidator(_check_tool_list)] = Field(
+        default_factory=list
+    )
+    """Tools as they came."""
     top_logprobs: TopLogprobs = 0
     top_p: float | None = None
     top_k: int | None = None
@@ -102,7 +188,36 @@ class ResponsesRequest(Body):
     @model_validator(mode="before")
     @classmethod
     def _check_raw(cls, body: Any) -> Any:
-        if not isinstance(body, dict):
-            return body
-        check_cache_salt(body.get("cache_salt"))
-        return with_mm_payload(body)
+        return checked(body) if isinstance(body, dict) else body
+
+
+def checked(body: dict[str, Any]) -> dict[str, Any]:
+    """The body ready for its fields; refuses, in vLLM's order, what no single field can tell."""
+    body = _with_tool_choice(body)
+    if body.get("prompt") is not None:
+        raise bad_request("prompt template is not supported", "prompt")
+    if body.get("background") and not body.get("store", True):
+        raise bad_request("background can only be used when `store` is true", "background")
+    check_cache_salt(body.get("cache_salt"))
+    return with_mm_payload(body)
+
+
+def _with_tool_choice(body: dict[str, Any]) -> dict[str, Any]:
+    """Without tools only `none` is left to choose."""
+    tools, choice = body.get("tools"), body.get("tool_choice", "auto")
+    named = isinstance(choice, dict) and choice.get("type") in ("function", "custom")
+    if tools:
+        if named and not choice.get("name"):
+            raise _no_such_tool()
+        return body
+    if named:
+        raise _no_such_tool()
+    if choice == "required":
+        raise bad_request(
+            "Tool choice 'required' must be specified with 'tools' parameter.", "tool_choice"
+        )
+    return {**body, "tool_choice": "none"} if choice in ("auto", "none") else body
+
+
+def _no_such_tool() -> ApiError:
+    return bad_request("Tool choice 'function' not found in 'tools' parameter.", "tool_choice")

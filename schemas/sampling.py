@@ -12,9 +12,9 @@ from pydantic import ConfigDict, Field, StrictInt, ValidationInfo, model_validat
 from schemas.fields import (
     Body,
     RepetitionDetection,
-    ThinkingBudget,
     check_nesting,
     limits_of,
+    thinking_budget,
 )
 from schemas.limits import ModelLimits
 from schemas.refusals import bad_request
@@ -110,7 +110,7 @@ class SamplingParams(Body):
     bad_words: list[str] | None = None
     """A list once constructed."""
     skip_reading_prefix_cache: bool | None = None
-    thinking_token_budget: ThinkingBudget = None
+    thinking_token_budget: int | None = None
     repetition_detection: RepetitionDetection | None = None
     routed_experts_prompt_start: int = 0
     trace_decode_token_ids: list[int] | None = None
@@ -193,6 +193,7 @@ def _normalised(values: dict[str, Any]) -> dict[str, Any]:
         if 0 < temperature < _LOWEST_TEMPERATURE
         else temperature,
         "seed": None if values["seed"] == -1 else values["seed"],
+        "thinking_token_budget": thinking_budget(values["thinking_token_budget"]),
         "stop": stop,
         "output_text_buffer_length": held_back,
         "stop_token_ids": list(dict.fromkeys(values["stop_token_ids"] or ())),
