@@ -9,18 +9,24 @@ from typing import Any
 
 from runtime.model_dir import ModelDirectory
 from runtime.settings import ModelSettings, RenderSettings
+from schemas.anthropic import MessagesRequest
 from schemas.chat import ChatCompletionRequest
 from schemas.completion import CompletionRequest
 from schemas.envelope import Item
 from schemas.errors import ApiError
 from schemas.fields import NamedToolChoice
 from schemas.limits import ModelLimits
+from schemas.openai_responses import ResponsesRequest
 from schemas.refusals import bad_request
+from schemas.tokenize import TokenizeChatRequest
 from workers.render.answers import Rendered
 from workers.render.chat import MediaRules, count_tool_calls, read_conversation
 from workers.render.media import Media, MediaPart
+from workers.render.messages_api import chat_request
+from workers.render.probes import Probes
 from workers.render.prompts import Prompt, PromptRules, check_rules, take_ids, tokenize
 from workers.render.requests import ChatInput, chat_input, completion_rules
+from workers.render.responses_api import responses_input
 from workers.render.sampling import (
     AnyRequest,
     ServerDefaults,
@@ -63,6 +69,7 @@ class Renderer:
         self.tokens = PrivateTokens(_private_texts(render, tokenizer, media))
         self.templates = Templates(render, tokenizer, self.tokens)
         self.tokenizer = tokenizer.renamed(self.tokens.spelling) if self.tokens else tokenizer
+        self._probes = Probes(self.templates)
         self._defaults: ServerDefaults = server_defaults(settings, directory.generation_config)
         self._media_rules = _media_rules(settings, render, media, self.tokens)
         tools, reasoning = settings.tool_call_parser, settings.reasoning_parser
@@ -86,6 +93,33 @@ class Renderer:
             self.limits,
             hides_unused_tools=self.render.exclude_tools_when_tool_choice_none,
         )
+
+    def responses_input(self, request: ResponsesRequest) -> ChatInput:
+        """Raise ApiError for what this server does not take."""
+        given = responses_input(
+            request,
+            self.templates,
+            self.limits,
+            hides_unused_tools=self.render.exclude_tools_when_tool_choice_none,
+        )
+        self.templates.check_trust(None, request.chat_template_kwargs)
+        return given
+
+    def messages_request(self, request: MessagesRequest) -> ChatCompletionRequest:
+        """The chat request that a Messages request is for this model."""
+        return chat_request(
+            request,
+            system_first=self._probes.system_first,
+            disabled_effort=self.render.anthropic_disabled_thinking_effort
+            or self._probes.disabled_effort,
+        )
+
+    def tokenize_input(self, request: TokenizeChatRequest) -> ChatInput:
+        chat = request.to_chat_request()
+        self.templates.check_trust(chat.chat_template, chat.chat_template_kwargs)
+        given = chat_input(chat, self.templates, self.limits, hides_unused_tools=False)
+        self._check_media_kwargs(given)
+        return given
 
     def chat_prompt(self, given: ChatInput) -> ChatPrompt:
         self._check_media_kwargs(given)

@@ -71,7 +71,9 @@ def chat_input(
         tools=chat_tools(request),
         mm_processor_kwargs=request.mm_processor_kwargs,
         media_io_kwargs=request.media_io_kwargs,
-        reused_ids=_reused_ids(request, limits),
+        reused_ids=None
+        if request.echo
+        else reused_ids(request.kv_transfer_params, request.messages, limits),
     )
 
 
@@ -99,10 +101,12 @@ def completion_rules(request: CompletionRequest, limits: ModelLimits) -> PromptR
     )
 
 
-def _reused_ids(request: ChatCompletionRequest, limits: ModelLimits) -> list[int] | None:
+def reused_ids(
+    transfer: Mapping[str, Any] | None, messages: Sequence[Mapping[str, Any]], limits: ModelLimits
+) -> list[int] | None:
     """Ids forwarded by an earlier stage, which stand for template and tokenization (01 §4.7)."""
-    ids = (request.kv_transfer_params or {}).get("prompt_token_ids")
-    if ids is None or request.echo or has_other_than_text(request.messages):
+    ids = (transfer or {}).get("prompt_token_ids")
+    if ids is None or _has_other_than_text(messages):
         return None
     name = "kv_transfer_params.prompt_token_ids"
     if not isinstance(ids, list) or not ids or not all(type(i) is int and i >= 0 for i in ids):
@@ -116,7 +120,7 @@ def _reused_ids(request: ChatCompletionRequest, limits: ModelLimits) -> list[int
     return ids
 
 
-def has_other_than_text(messages: Sequence[Mapping[str, Any]]) -> bool:
+def _has_other_than_text(messages: Sequence[Mapping[str, Any]]) -> bool:
     kinds = ("text", "input_text", "output_text", "refusal", "thinking", "tool_reference")
     return any(
         isinstance(part, Mapping) and part.get("type", "text") not in kinds
