@@ -1,6 +1,6 @@
 import itertools
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workers.text.detokenizer import StreamDecoder, Window, WindowDecoder, WindowStream
@@ -23,6 +23,7 @@ def stream_text(name: str, token_ids: list[int], prompt: list[int], **options: b
     return StreamDecoder(MODELS[name].tokenizer, prompt, **options).feed(token_ids)
 
 
+@settings(deadline=None)
 @given(name=names, token_ids=ids, prompt=ids, cuts=st.lists(st.integers(0, 40)))
 def test_text_does_not_depend_on_how_tokens_come_in_chunks(name, token_ids, prompt, cuts):
     decoder = WindowDecoder(MODELS[name].tokenizer, skip_special_tokens=True)
@@ -35,6 +36,7 @@ def test_text_does_not_depend_on_how_tokens_come_in_chunks(name, token_ids, prom
     assert "".join(parts) == window_text(name, token_ids, prompt)
 
 
+@settings(deadline=None)
 @given(text=texts)
 def test_what_was_encoded_comes_back(text):
     tokenizer = MODELS[QWEN].tokenizer
@@ -44,6 +46,7 @@ def test_what_was_encoded_comes_back(text):
     assert window_text(QWEN, token_ids, [], skip=False) == text.rstrip("\ufffd")
 
 
+@settings(deadline=None)
 @given(name=names, token_ids=ids, prompt=ids)
 def test_a_chunk_never_ends_within_a_character(name, token_ids, prompt):
     decoder = WindowDecoder(MODELS[name].tokenizer, skip_special_tokens=True)
@@ -54,6 +57,7 @@ def test_a_chunk_never_ends_within_a_character(name, token_ids, prompt):
         assert not text.endswith("\ufffd")
 
 
+@settings(deadline=None)
 @given(name=names, text=texts, before=texts, kept=st.integers(0, 40))
 def test_both_decoders_read_text_alike_wherever_it_is_cut(name, text, before, kept):
     tokenizer = MODELS[name].tokenizer
@@ -63,6 +67,7 @@ def test_both_decoders_read_text_alike_wherever_it_is_cut(name, text, before, ke
     assert window_text(name, token_ids, prompt) == stream_text(name, token_ids, prompt)
 
 
+@settings(deadline=None)
 @given(token_ids=st.lists(st.integers(0, 1999), max_size=300))
 def test_the_window_stays_small_where_characters_end(token_ids):
     decoder = WindowDecoder(MODELS[QWEN].tokenizer, skip_special_tokens=True)
@@ -98,6 +103,7 @@ def test_ids_outside_the_vocabulary_read_as_nothing():
     assert stream_text(QWEN, beyond, []) == "ab"
 
 
+@settings(deadline=None)
 @given(
     pieces=st.lists(st.text(max_size=3), max_size=8),
     prefix=st.integers(0, 12),

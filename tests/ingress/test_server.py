@@ -1,0 +1,54 @@
+import asyncio
+
+import httpx
+import pytest
+
+from ingress.server import HttpServer
+from runtime.errors import SettingsError
+
+
+class SlowApp:
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.entered, self.released = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, scope, receive, send) -> None:
+        self.entered.set()
+        await self.released.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+
+
+async def test_a_request_under_way_is_finished_before_the_server_ends():
+    app = SlowApp()
+    server = HttpServer(app, host="127.0.0.1", port=0)
+    await server.start()
+
+    async with httpx.AsyncClient(trust_env=False) as client:
+        request = asyncio.create_task(client.get(f"http://127.0.0.1:{server.port}/"))
+        await asyncio.wait_for(app.entered.wait(), 10)
+        closing = asyncio.create_task(server.close())
+        app.released.set()
+        response = await asyncio.wait_for(request, 10)
+        await asyncio.wait_for(closing, 10)
+
+        assert response.text == "done"
+        with pytest.raises(httpx.ConnectError):
+            await client.get(f"http://127.0.0.1:{server.port}/")
+
+
+async def test_a_port_in_use_is_one_readable_line():
+    first = HttpServer(SlowApp(), host="127.0.0.1", port=0)
+    await first.start()
+
+    with pytest.raises(SettingsError, match=r"cannot listen on 127\.0\.0\.1"):
+        await HttpServer(SlowApp(), host="127.0.0.1", port=first.port).start()
+
+    await first.close()
+    await first.close()
+
+
+async def test_an_address_of_nobody_is_one_readable_line():
+    with pytest.raises(SettingsError, match="cannot listen"):
+        await HttpServer(SlowApp(), host="no.such.host.invalid", port=0).start()
