@@ -45,3 +45,23 @@ async def test_refusals_are_vllms(case, start):
     assert {k: got[k] for k in ("type", "param", "code")} == {
         k: expected[k] for k in ("type", "param", "code")
     }
+
+
+COUPLED = recorded("coupled")
+MADE_ANEW = ["$.id", "$.created", "$.system_fingerprint"]
+
+
+@pytest.mark.parametrize("case", COUPLED, ids=[str(number) for number in range(len(COUPLED))])
+async def test_coupled_answers_are_an_engines(case, start):
+    """From the engine's own render and generate answers to what it answers in one go."""
+    stage = await start()
+
+    got = await answer(
+        stage,
+        kind_of(case),
+        case["request"],
+        prompts=case["prompts"],
+        generated=case["generated"],
+    )
+
+    assert_same(case["response"], got, MADE_ANEW)

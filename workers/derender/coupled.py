@@ -160,8 +160,13 @@ def _chat_logprobs(
     if choice.logprobs is None:
         return None
     limit = chat_limit(top_logprobs=request.top_logprobs, is_all=bool(request.logprob_token_ids))
-    style = LogprobStyle(limit, as_ids=bool(request.return_tokens_as_token_ids))
+    style = _style(limit, request)
     return chat_logprobs(choice.logprobs, model.strings, style)
+
+
+def _style(limit: int | None, request: ChatCompletionRequest | CompletionRequest) -> LogprobStyle:
+    is_as_ids = bool(request.return_tokens_as_token_ids)
+    return LogprobStyle(limit, as_ids=is_as_ids, is_engines=True)
 
 
 def _completion_choice(
@@ -205,7 +210,7 @@ def _completion_logprobs(
     if request.logprobs is None:
         return None
     limit = completion_limit(request.logprobs, is_all=bool(request.logprob_token_ids))
-    style = LogprobStyle(limit, as_ids=bool(request.return_tokens_as_token_ids))
+    style = _style(limit, request)
     echo = _echoed(request, generation, model, style)
     if choice.logprobs is None or _is_prompt_only(request):
         return echo

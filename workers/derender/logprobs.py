@@ -24,6 +24,8 @@ class LogprobStyle:
     """Candidates per position; None: all."""
     as_ids: bool = False
     """`token_id:5` in place of text."""
+    is_engines: bool = False
+    """An engine knows an id outside the vocabulary as empty text; derender, as none."""
 
 
 def chat_limit(*, top_logprobs: int, is_all: bool) -> int | None:
@@ -59,7 +61,7 @@ def context_after(before: Sequence[int], ids: Sequence[int]) -> list[int]:
 def _chat_entry(
     entry: GenerateLogprobEntry, strings: TokenStrings, style: LogprobStyle, before: Sequence[int]
 ) -> ChatLogprobEntry:
-    text = strings.text(entry.token_id, before)
+    text = _text(entry.token_id, strings, style, before)
     candidates = entry.top_logprobs[: style.limit]
     return ChatLogprobEntry(
         token=_shown(entry.token_id, text, style),
@@ -73,12 +75,19 @@ def _chat_entry(
 def _candidate(
     given: GenerateLogprob, strings: TokenStrings, style: LogprobStyle, before: Sequence[int]
 ) -> ChatLogprob:
-    text = strings.text(given.token_id, before)
+    text = _text(given.token_id, strings, style, before)
     token = _shown(given.token_id, text, style)
     is_unknown = text is None and not style.as_ids
     return ChatLogprob(
         token=token, logprob=given.logprob, bytes=None if is_unknown else list(token.encode())
     )
+
+
+def _text(
+    token_id: int, strings: TokenStrings, style: LogprobStyle, before: Sequence[int]
+) -> str | None:
+    text = strings.text(token_id, before)
+    return "" if text is None and style.is_engines else text
 
 
 def _shown(token_id: int, text: str | None, style: LogprobStyle) -> str:
