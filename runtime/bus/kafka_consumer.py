@@ -37,6 +37,8 @@ class KafkaConsumer:
         self._listener = listener
         self._read = (partition, offset)
         self._consumer: AIOKafkaConsumer | None = None
+        self._is_settled = asyncio.Event()  # cleared while the listener is being told
+        self._is_settled.set()
 
     async def start(self) -> None:
         self._consumer = consumer = AIOKafkaConsumer(**self._options)
@@ -59,11 +61,14 @@ class KafkaConsumer:
         with translated():
             try:
                 async with asyncio.timeout(timeout_s + _GRACE_S):
+                    await self._is_settled.wait()
                     taken = await self._consumer.getmany(
                         timeout_ms=max(int(timeout_s * 1000), 0), max_records=max_records
                     )
             except TimeoutError:
                 return []
+        # aiokafka has the new assignment, and may fetch, a moment before it tells the listener.
+        await self._is_settled.wait()
         return [_record(message) for messages in taken.values() for message in messages]
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -96,7 +101,7 @@ class KafkaConsumer:
     async def _join(self, consumer: AIOKafkaConsumer) -> None:
         partition, offset = self._read
         if partition is None:
-            listener = _Listener(self._listener) if self._listener else None
+            listener = _Listener(self._listener, self._is_settled) if self._listener else None
             consumer.subscribe(self._topics, listener=listener)
             await consumer.start()
             return
@@ -117,15 +122,20 @@ class KafkaConsumer:
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is not typed
     """Hands aiokafka's calls on. On a first join nothing is revoked, and nothing said."""
 
-    def __init__(self, listener: RebalanceListener) -> None:
+    def __init__(self, listener: RebalanceListener, is_settled: asyncio.Event) -> None:
         self._listener = listener
+        self._is_settled = is_settled
 
     async def on_partitions_revoked(self, revoked: set[KafkaPartition]) -> None:
+        self._is_settled.clear()
         if revoked:
             await self._listener.revoked([TopicPartition(*p) for p in sorted(revoked)])
 
     async def on_partitions_assigned(self, assigned: set[KafkaPartition]) -> None:
-        await self._listener.assigned([TopicPartition(*p) for p in sorted(assigned)])
+        try:
+            await self._listener.assigned([TopicPartition(*p) for p in sorted(assigned)])
+        finally:
+            self._is_settled.set()
 
 
 def sticky_assignor() -> type[StickyPartitionAssignor]:

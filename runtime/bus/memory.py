@@ -20,7 +20,7 @@ from schemas.topics import Topics
 
 READ = Retention(records=256, bytes=1024 * 1024)
 """Per partition, of what all groups have committed; late readers can still look back a little."""
-UNREAD = Retention(records=4096, bytes=16 * 1024 * 1024)
+UNREAD = Retention(records=4096, bytes=32 * 1024 * 1024)
 """Per partition of a topic that no group reads."""
 
 

@@ -1,0 +1,139 @@
+"""Takes one record through its handler to acknowledged outputs, or to the next try.
+
+Knows no offsets, no partitions' owners and no slots: the loop does.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from runtime.bus import Bus, Outgoing, Record, record_bytes
+from runtime.errors import BusError, StoreError
+from runtime.retry import RetryPolicy
+from schemas.errors import DecodeError, Transient
+
+logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+class Handler(Protocol):
+    """What a loop calls. Both calls may come again for the same record, and may be cancelled."""
+
+    async def handle(self, record: Record) -> Sequence[Outgoing]:
+        """Return what to write. Raise Transient to be called again later."""
+
+    async def give_up(self, record: Record, error: Exception, attempts: int) -> Sequence[Outgoing]:
+        """Return what to write instead of an outcome: poison, or attempts exhausted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The outputs are acknowledged."""
+
+    outcome: str
+    """`done` or `given_up`."""
+    bytes_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """To be tried again after a wait."""
+
+    delay_s: float
+    outcome: str = "postponed"
+    bytes_out: int = 0
+
+
+class Execution:
+    """Shared by all records of a loop; keeps nothing about any of them."""
+
+    def __init__(self, bus: Bus, handler: Handler, policy: RetryPolicy) -> None:
+        self._bus = bus
+        self._handler = handler
+        self._policy = policy
+
+    async def run(self, record: Record, attempts: int) -> Done | Again:
+        """`attempts` counts this one. Raises nothing but CancelledError."""
+        try:
+            return await self._write(await self._handler.handle(record), "done")
+        except (Transient, StoreError, BusError) as error:
+            delay_s = self._delay_s(error, attempts)
+            if delay_s is not None:
+                logger.info("record_postponed", extra={"error": str(error), "delay_s": delay_s})
+                return Again(delay_s)
+            return await self._give_up(record, error, attempts)
+        except Exception as error:
+            return await self._give_up(record, error, attempts)
+
+    def _delay_s(self, error: Exception, attempts: int) -> float | None:
+        if isinstance(error, BusError) and not error.retriable:
+            return None
+        deadline_ms = getattr(error, "deadline_ms", None)
+        return self._policy.delay_s(
+            attempts,
+            jitter=random.random(),
+            retry_after_s=getattr(error, "retry_after_s", None),
+            remaining_s=None if deadline_ms is None else deadline_ms / 1000 - time.time(),
+        )
+
+    async def _give_up(self, record: Record, error: Exception, attempts: int) -> Done:
+        """Tried until it works: a record must not end in a log line only."""
+        trace = None if isinstance(error, DecodeError | Transient) else error
+        logger.warning("record_given_up", extra={"error": repr(error)}, exc_info=trace)
+
+        async def attempt() -> Done:
+            outputs = await self._handler.give_up(record, error, attempts)
+            return await self._write(outputs, "given_up")
+
+        return await self._until_it_works(attempt, "giving_up_failed", is_hopeless=_never)
+
+    async def _write(self, outputs: Sequence[Outgoing], outcome: str) -> Done:
+        if len(outputs) == 1:
+            await self._send(outputs[0])
+        else:
+            await self._send_all(outputs)
+        return Done(outcome, sum(map(record_bytes, outputs)))
+
+    async def _send_all(self, outputs: Sequence[Outgoing]) -> None:
+        sends = (self._send(output) for output in outputs)
+        for result in await asyncio.gather(*sends, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _send(self, output: Outgoing) -> None:
+        """Handled work is not done twice because a broker is away for a while."""
+
+        async def attempt() -> None:
+            await self._bus.send(output)
+
+        await self._until_it_works(attempt, "send_failed", is_hopeless=_is_refused)
+
+    async def _until_it_works(
+        self,
+        attempt: Callable[[], Awaitable[_T]],
+        event: str,
+        *,
+        is_hopeless: Callable[[Exception], bool],
+    ) -> _T:
+        failures = 0
+        while True:
+            try:
+                return await attempt()
+            except Exception as error:
+                if is_hopeless(error):
+                    raise
+                failures += 1
+                logger.warning(event, extra={"error": repr(error), "failures": failures})
+            await asyncio.sleep(self._policy.backoff_s(failures, jitter=random.random()))
+
+
+def _never(error: Exception) -> bool:
+    return False
+
+
+def _is_refused(error: Exception) -> bool:
+    return not isinstance(error, BusError) or not error.retriable

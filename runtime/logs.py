@@ -1,0 +1,90 @@
+"""Structured logging on the standard library: one event name, fields, and bound context.
+
+`logger.info("record_handled", extra={"outcome": "done"})` inside `bound(request_id=…)`. JSON lines,
+or a short form on a terminal. Knows nothing of what is logged.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
+from typing import Any, Literal, TextIO
+
+import orjson
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_context: ContextVar[Mapping[str, Any]] = ContextVar("log_context", default=_NOTHING)
+# What every LogRecord has; whatever else one carries came in through `extra`.
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+# Chatty below warning; aiokafka reports every membership change there.
+_QUIET = ("aiokafka", "asyncio", "httpx", "httpcore", "urllib3")
+
+
+def bind(**fields: Any) -> None:
+    """Add fields to everything this task logs from now on, and what it starts."""
+    _context.set({**_context.get(), **fields})
+
+
+@contextmanager
+def bound(**fields: Any) -> Iterator[None]:
+    """Add fields for the duration, and restore what was bound before."""
+    token = _context.set({**_context.get(), **fields})
+    try:
+        yield
+    finally:
+        _context.reset(token)
+
+
+def configure(
+    level: str = "info",
+    form: Literal["auto", "json", "console"] = "auto",
+    *,
+    stream: TextIO | None = None,
+) -> None:
+    """Set up the root logger of this process; a second call replaces the first."""
+    output = stream or sys.stderr
+    handler = logging.StreamHandler(output)
+    is_console = form == "console" or (form == "auto" and output.isatty())
+    handler.setFormatter(ConsoleFormatter() if is_console else JsonFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(max(logging.getLogger().level, logging.WARNING))
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line: time, level, logger, event, bound context, fields, trace."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": _timestamp(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+class ConsoleFormatter(logging.Formatter):
+    """`12:00:01 info  record_handled outcome=done`, for people."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = " ".join(f"{name}={value}" for name, value in _fields(record).items())
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        line = f"{clock} {record.levelname.lower():7} {record.getMessage()} {fields}".rstrip()
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    own = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+    return {**_context.get(), **own}
+
+
+def _timestamp(created: float) -> str:
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(created))
+    return f"{seconds}.{int(created % 1 * 1000):03d}Z"
