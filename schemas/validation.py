@@ -163,6 +163,7 @@ _BRACKETS = re.compile(r"[\[\]{}()]")
 _UNION_MARKS = frozenset(
     {"str", "int", "float", "bool", "bytes", "list", "tuple", "dict", "set", "none", "nullable"}
     | {"is-instance", "union", "tagged-union", "default", "chain", "lax-or-strict"}
+    | {"arguments", "call", "callable", "is-subclass", "bytearray", "frozenset", "complex"}
     | {"function-wrap", "function-after", "function-before", "function-plain", "json-or-python"}
     | {"responseformat", "structuraltagformat", "legacystructuraltagformat", "namedtoolchoice"}
     | {"tokenizecompletionrequest", "tokenizechatrequest"}

@@ -172,7 +172,7 @@ def _as_text(parts: Sequence[Part], media: _MediaList) -> str:
                 for text in added:
                     placeholders[text] = placeholders.get(text, 0) + 1
         else:
-            texts.append(part.text if isinstance(part, TextPart) else part.name)
+            texts.append(part.text if isinstance(part, TextPart) else part.name or "")
     text = _SEPARATOR.join(texts)
     front = [p for p, count in placeholders.items() for _ in range(count)]
     return _SEPARATOR.join([*front, text] if text else front)

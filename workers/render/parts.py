@@ -25,7 +25,7 @@ class TextPart:
 class ReferencePart:
     """A `tool_reference`, passed through for the template."""
 
-    name: str
+    name: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +165,7 @@ def _input_audio(key: str, part: Mapping[str, Any], uuid: str | None) -> MediumP
 
 
 def _reference(key: str, part: Mapping[str, Any], uuid: str | None) -> ReferencePart:
-    name = part.get("name")
-    if not isinstance(name, str):
-        raise ApiError("A content part of type 'tool_reference' needs 'name' as a string.")
-    return ReferencePart(name)
+    return ReferencePart(_optional_text("name", part.get("name")))
 
 
 def _prompt_embeds(key: str, part: Mapping[str, Any], uuid: str | None) -> Part:
@@ -178,7 +175,9 @@ def _prompt_embeds(key: str, part: Mapping[str, Any], uuid: str | None) -> Part:
 
 
 def _picture_object(key: str, part: Mapping[str, Any], uuid: str | None) -> Part:
-    raise ApiError("'image_pil' cannot be sent over the wire; use 'image_url'.")
+    if part.get(key) is not None:
+        raise ApiError("'image_pil' cannot be sent over the wire; use 'image_url'.")
+    return _medium(part, "image", "url", key, None, uuid)
 
 
 _READERS: dict[str, Callable[[str, Mapping[str, Any], str | None], Part]] = {

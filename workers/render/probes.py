@@ -41,7 +41,7 @@ class Probes:
         given = TemplateInput(self._templates.effective_kwargs(None, fields), tools)
         try:
             template = self._templates.choose(given)
-            if self._templates.content_format(template) == "openai":
+            if self._templates.content_format(given) == "openai":
                 messages = [
                     m | {"content": [{"type": "text", "text": m["content"]}]} for m in messages
                 ]

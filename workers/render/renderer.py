@@ -16,6 +16,7 @@ from schemas.envelope import Item
 from schemas.errors import ApiError
 from schemas.fields import NamedToolChoice
 from schemas.limits import ModelLimits
+from schemas.messages import check_parts
 from schemas.openai_responses import ResponsesRequest
 from schemas.refusals import bad_request
 from schemas.tokenize import TokenizeChatRequest
@@ -87,6 +88,7 @@ class Renderer:
             raise _no_beam_search()
         self._check_tool_choice(request)
         self.templates.check_trust(request.chat_template, request.chat_template_kwargs)
+        check_parts([m for m in request.messages if isinstance(m.get("content"), list)])
         return chat_input(
             request,
             self.templates,
@@ -117,6 +119,7 @@ class Renderer:
     def tokenize_input(self, request: TokenizeChatRequest) -> ChatInput:
         chat = request.to_chat_request()
         self.templates.check_trust(chat.chat_template, chat.chat_template_kwargs)
+        check_parts([m for m in chat.messages if isinstance(m.get("content"), list)])
         given = chat_input(chat, self.templates, self.limits, hides_unused_tools=False)
         self._check_media_kwargs(given)
         return given
@@ -138,7 +141,7 @@ class Renderer:
     def _chat_text(self, given: ChatInput) -> tuple[str, Sequence[MediaPart]]:
         template = self.templates.choose(given.template)
         conversation = read_conversation(
-            given.messages, self.templates.content_format(template), self._media_rules
+            given.messages, self.templates.content_format(given.template), self._media_rules
         )
         text = self.templates.render(template, conversation.messages, given.template)
         return text, conversation.parts

@@ -156,6 +156,7 @@ class RenderStage:
             media_io_kwargs=given.media_io_kwargs,
             tenant=job.envelope.caller.tenant,
             want_tensors=not is_bare or given.request.mm_payload == "tensors",
+            skip_encoded=not is_bare,
         )
         ids, ranges = self._media.settle(*expand(prompt.ids, spans, loaded))
         items = [

@@ -76,16 +76,20 @@ class Templates:
 
     def choose(self, given: TemplateInput) -> ChatTemplate:
         """Raise ApiError where there is none, or it is no template."""
-        named = given.template or self._given or given.kwargs.get("chat_template")
-        if named is not None:
-            is_own = given.template is None and self._given is not None
-            source = self._named.get(named, named)
-            return self._cache.get(source, is_trusted=is_own or source is not named)
-        return self._cache.get(self._own_template(has_tools=given.tools is not None))
+        return self._choose(given, given.kwargs.get("chat_template"))
 
-    def content_format(self, template: ChatTemplate) -> ContentFormat:
+    def content_format(self, given: TemplateInput) -> ContentFormat:
+        """What the messages must look like; a template among the kwargs has no say in it."""
         chosen = self._settings.chat_template_content_format
-        return template.content_format if chosen == "auto" else chosen
+        return self._choose(given, None).content_format if chosen == "auto" else chosen
+
+    def _choose(self, given: TemplateInput, among_kwargs: str | None) -> ChatTemplate:
+        named = given.template or self._given or among_kwargs
+        if named is None:
+            return self._cache.get(self._own_template(has_tools=given.tools is not None))
+        source = self._named.get(named, named)
+        is_own = source is not named or (given.template is None and self._given is not None)
+        return self._cache.get(source, is_trusted=is_own)
 
     def render(
         self, template: ChatTemplate, messages: Sequence[Message], given: TemplateInput

@@ -32,6 +32,7 @@ _NOT_VARIABLES = {
     "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs",
     "continue_final_message", "tools", "messages", "conversation",
 }  # fmt: skip
+_TAKEN = ("messages", "conversation", "model_config", "tokenizer")
 NO_TEMPLATE = (
     "As of transformers v4.44, default chat template is no longer allowed, so you must provide a "
     "chat template if the tokenizer does not define one."
@@ -123,6 +124,7 @@ class ChatTemplate:
 
         Raise ApiError where the template refuses or fails.
         """
+        _check(variables, tools)
         if continue_final_message:
             messages, final = _with_continue_tag(messages, self.source)
         kept = {k: v for k, v in variables.items() if self._takes(k)}
@@ -145,6 +147,22 @@ class ChatTemplate:
         if name in _NOT_VARIABLES:
             return False
         return name in self.variables or name in ("documents", "add_generation_prompt")
+
+
+def _check(variables: Mapping[str, Any], tools: Any) -> None:
+    """Refuse what Hugging Face's `apply_chat_template` refuses."""
+    taken = [name for name in _TAKEN if name in variables]
+    if taken:
+        raise ApiError(f"chat_template_kwargs must not hold {taken[0]!r}.")
+    if variables.get("return_assistant_tokens_mask"):
+        raise ApiError("return_assistant_tokens_mask cannot be asked of a render.")
+    for name, value in (("tools", tools), ("documents", variables.get("documents"))):
+        if value is not None and not _is_list_of_objects(value):
+            raise ApiError(f"{name} must be a list of objects.")
+
+
+def _is_list_of_objects(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
 
 
 class TemplateCache:
