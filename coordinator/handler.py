@@ -18,10 +18,11 @@ from runtime.bus import Outgoing, Record
 from runtime.delivery import Delivery, failure
 from runtime.stage import Job
 from runtime.stage_handler import dead_letter, decode_record, expired, forward
+from schemas.checks import check_request
 from schemas.envelope import REQUEST, Envelope, now_ms
 from schemas.errors import ApiError, DecodeError
 from schemas.generate import GenerateRequest
-from schemas.limits import ModelLimits, check_model
+from schemas.limits import ModelLimits
 from schemas.routes import Stop
 from schemas.validation import parse_body
 
@@ -75,7 +76,7 @@ class CoordinatorHandler:
             body = parse_body(envelope.kind, raw, limits)
         else:
             body = await asyncio.to_thread(parse_body, envelope.kind, raw, limits)
-        check_model(getattr(body, "model", None), limits)
+        check_request(envelope.kind, body, limits)
         envelope.route = plan(envelope.kind, body, envelope.pin)
         if isinstance(body, GenerateRequest):
             await take_features(job, body)

@@ -13,9 +13,10 @@ from ingress.bodies import read_json_body, until_disconnect
 from ingress.gateway import Gateway
 from ingress.scale_out import DISABLED
 from runtime.settings import IngressSettings
+from schemas.checks import check_request
 from schemas.envelope import Caller, Outcome, now_ms
 from schemas.errors import ApiError
-from schemas.limits import ModelLimits, check_model
+from schemas.limits import ModelLimits
 from schemas.refusals import not_implemented
 from schemas.routes import Kind
 from schemas.validation import parse_body
@@ -69,7 +70,7 @@ def refuse_stream(kind: Kind, raw: bytes, limits: ModelLimits) -> None:
     if not is_asked:
         return
     body = parse_body(kind, raw, limits)
-    check_model(getattr(body, "model", None), limits)
+    check_request(kind, body, limits)
     if getattr(body, "stream", False):
         raise not_implemented("Streaming is not supported yet: leave `stream` out.")
 
