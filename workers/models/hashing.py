@@ -47,8 +47,9 @@ class VideoFile:
     """A video as it arrived, beside the frames that were taken from it."""
 
     data: Chunk
-    frames: Any
-    """ndarray [n, height, width, 3] uint8; hashed instead of the file where it is smaller."""
+    frames: Any | None
+    """ndarray [n, height, width, 3] uint8, hashed instead of the file where it is smaller.
+    None: it is known not to be."""
 
 
 def item_id(
@@ -153,7 +154,8 @@ def _leaf(value: Any) -> Iterator[Chunk]:
     if isinstance(value, ImageFile):
         return _image_file(value)
     if isinstance(value, VideoFile):
-        small = value.frames.nbytes < memoryview(value.data).nbytes
+        size = memoryview(value.data).nbytes
+        small = value.frames is not None and value.frames.nbytes < size
         return _item("video", value.frames if small else value.data)
     return _library_leaf(value)
 
@@ -171,7 +173,7 @@ def _image_file(image: ImageFile) -> Iterator[Chunk]:
 
 
 def _library_leaf(value: Any) -> Iterator[Chunk]:
-    """Leaves of numpy, torch and Pillow, told apart by the home of their class: none is imported."""
+    """Leaves of numpy, torch and Pillow, told apart by where their class lives."""
     handlers: dict[str, Callable[[Any], Iterator[Chunk]]] = {
         "torch": _tensor,
         "numpy": _array,

@@ -61,3 +61,11 @@ def float_values(value: Any) -> list[float]:
     if not isinstance(listed, list) or not all(type(v) in (int, float) for v in listed):
         raise bad_request(f"expected a list of numbers, got {listed!r}")
     return [float(v) for v in listed]
+
+
+def batched_float(value: float, dtype: str, *, keep_on_cpu: bool) -> Field:
+    """A scalar in the model's dtype, rounded twice as torch does: to float32, then to that."""
+    import torch
+
+    scalar = torch.tensor(value, dtype=torch.float32).to(getattr(torch, dtype))
+    return batched(scalar, keep_on_cpu=keep_on_cpu)

@@ -23,6 +23,8 @@ class MediaLimits:
     """VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB."""
     max_request_download_bytes: int = 256 * _MIB
     """VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB."""
+    max_embeds_bytes: int = 2**31
+    """VLLM_MAX_EMBED_DECODE_BYTES: of one tensor of an embeds part."""
     image_fetch_timeout_s: float = 5.0
     """VLLM_IMAGE_FETCH_TIMEOUT: of the first attempt; each retry has four times as long."""
     video_fetch_timeout_s: float = 30.0
@@ -31,6 +33,8 @@ class MediaLimits:
     """Of all downloads of one request together, retries included."""
     max_fetch_attempts: int = 3
     """VLLM_MEDIA_FETCH_MAX_RETRIES."""
+    max_video_decode_s: float = 120.0
+    """Of one video, from its first packet to the last frame that is looked at."""
     retry_delay_s: float = 1.0
     """Before the first retry; four times as long before each further one."""
     allow_redirects: bool = True
@@ -53,6 +57,7 @@ _VARIABLES: dict[str, tuple[str, type[int] | type[float], int]] = {
     "VLLM_MAX_MEDIA_REQUEST_DECODE_BYTES": ("max_request_decode_bytes", int, 1),
     "VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB": ("max_download_bytes", int, _MIB),
     "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB": ("max_request_download_bytes", int, _MIB),
+    "VLLM_MAX_EMBED_DECODE_BYTES": ("max_embeds_bytes", int, 1),
     "VLLM_IMAGE_FETCH_TIMEOUT": ("image_fetch_timeout_s", float, 1),
     "VLLM_VIDEO_FETCH_TIMEOUT": ("video_fetch_timeout_s", float, 1),
     "VLLM_MEDIA_FETCH_MAX_RETRIES": ("max_fetch_attempts", int, 1),

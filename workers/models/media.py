@@ -19,9 +19,10 @@ from schemas.mm_item import encode_item
 from schemas.refusals import bad_request
 from workers.models import stored, subjects
 from workers.models.families import build_family
-from workers.models.families.adapter import Family, Plan, Vocabulary
+from workers.models.families.adapter import Family, Plan, VideoFacts, Vocabulary
 from workers.models.fetch import Fetcher
 from workers.models.limits import MediaLimits
+from workers.models.memo import Memo
 from workers.models.request import Kwargs, MediaRequest, check_request_kwargs, make_request
 from workers.models.stored import StoredItem
 from workers.models.subjects import Subject
@@ -66,6 +67,7 @@ class MediaPipeline:
         self._family = _require_family(model, render, model_dir, vocabulary)
         self._fetcher = Fetcher(render, self._bounds)
         self._flights: SingleFlight[StoredItem] = SingleFlight()
+        self._seen_videos: Memo[VideoFacts] = Memo(1024)
         self._threads = _start_threads(render.render_threads)
         self.limits: Mapping[str, int] = _limits(self._family, model.limit_mm_per_prompt)
         self.max_limits: Mapping[str, int] = {
@@ -124,6 +126,7 @@ class MediaPipeline:
             mm_processor_kwargs=mm_processor_kwargs,
             media_io_kwargs=media_io_kwargs,
             namespace=self._namespace(tenant),
+            seen_videos=self._seen_videos,
             want_tensors=want_tensors,
             skip_encoded=skip_encoded and not tenant and self._encoder_cache is not None,
         )

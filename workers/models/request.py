@@ -11,9 +11,10 @@ from typing import Any
 from runtime.settings import ModelSettings, RenderSettings
 from schemas.refusals import bad_request
 from workers.models import hashing
-from workers.models.families.adapter import Family
+from workers.models.families.adapter import Family, VideoFacts
 from workers.models.images import ImageOptions, image_options
 from workers.models.limits import Budget, MediaLimits
+from workers.models.memo import Memo
 
 Kwargs = Mapping[str, Any]
 
@@ -44,6 +45,7 @@ class MediaRequest:
     download_budget: Budget
     fetch_deadline: float
     """time.monotonic() after which no download goes on."""
+    seen_videos: Memo[VideoFacts]
     want_tensors: bool
     skip_encoded: bool
 
@@ -80,6 +82,7 @@ def make_request(
     mm_processor_kwargs: Kwargs | None,
     media_io_kwargs: Kwargs | None,
     namespace: str,
+    seen_videos: Memo[VideoFacts],
     want_tensors: bool,
     skip_encoded: bool,
 ) -> MediaRequest:
@@ -99,6 +102,7 @@ def make_request(
         decode_budget=Budget(limits.max_request_decode_bytes, "Decoded media"),
         download_budget=Budget(limits.max_request_download_bytes, "Media downloads", status=422),
         fetch_deadline=time.monotonic() + limits.request_fetch_timeout_s,
+        seen_videos=seen_videos,
         want_tensors=want_tensors,
         skip_encoded=skip_encoded,
     )

@@ -3,17 +3,25 @@
 Runs in worker threads. Knows no store and no network.
 """
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from blake3 import blake3
 
 from schemas.errors import ApiError
 from schemas.mm_item import Field, encode_item
-from schemas.refusals import not_implemented
+from schemas.refusals import bad_request
 from workers.models import hashing, images
-from workers.models.families.adapter import Plan
+from workers.models.families import options as opt
+from workers.models.families.adapter import Plan, VideoFacts
 from workers.models.fetch import decode_base64, split_data_url
 from workers.models.request import MediaRequest
 from workers.render.media import MediaPart
+
+if TYPE_CHECKING:
+    from workers.models.video import Source, Video
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +42,13 @@ class Subject:
 
 def of_uuid(modality: str, uuid: str, index: int, request: MediaRequest) -> Subject:
     name = request.item_id(modality, None, uuid)
-    return Subject(modality, name, None, is_named=True, index=index)
+    return Subject(modality, name, None, index=index, is_named=True)
 
 
 def of_data_url(part: MediaPart, request: MediaRequest) -> Subject:
     media_type, payload = split_data_url(part.source)
     if part.modality == "video" and media_type.lower() == "video/jpeg":
-        return of_frames(payload, part.uuid, request)
+        return of_jpegs(payload, part.uuid, request)
     return of_file(decode_base64(payload), part, request)
 
 
@@ -71,16 +79,118 @@ def of_image(data: bytes, uuid: str | None, request: MediaRequest) -> Subject:
     return Subject("image", name, plan, make, is_named=uuid is not None)
 
 
+# --- videos
+
+
 def of_video(data: bytes, uuid: str | None, request: MediaRequest) -> Subject:
-    raise not_implemented("not there yet")
+    """Raise ApiError for what is no video. A file seen before is not decoded for its identity."""
+    from workers.models import video as decoder
+
+    def load() -> "Video":
+        return decoder.decode(data, _sampler(request), request.limits, request.decode_budget)
+
+    kwargs = json.dumps(request.io_kwargs.get("video", {}), sort_keys=True, default=str)
+    key = (blake3(data).digest(), kwargs)
+    facts, loaded = request.seen_videos.get(key), None
+    if facts is None or _nbytes(facts) < len(data):  # else the hash needs no pixels
+        loaded = load()
+        facts = _facts(loaded)
+        request.seen_videos.put(key, facts)
+    file = hashing.VideoFile(data, None if loaded is None else loaded.frames)
+    return _video_subject(file, facts, uuid, request, lambda: loaded or load())
 
 
-def of_frames(payload: str, uuid: str | None, request: MediaRequest) -> Subject:
-    raise not_implemented("not there yet")
+def of_jpegs(payload: str, uuid: str | None, request: MediaRequest) -> Subject:
+    """A `video/jpeg` URL: pictures in base64, with commas between them."""
+    from workers.models import video as decoder
+
+    kwargs = request.io_kwargs.get("video", {})
+    parts = decoder.jpeg_parts(payload, kwargs)
+    pictures = [_picture_of(decode_base64(part), request) for part in parts]
+    loaded = decoder.of_pictures(pictures, kwargs)
+    file = hashing.VideoFile(payload.encode(), loaded.frames)
+    return _video_subject(file, _facts(loaded), uuid, request, lambda: loaded)
+
+
+def _picture_of(data: bytes, request: MediaRequest) -> images.Picture:
+    header = images.read_header(data, request.image_options, request.limits)
+    request.decode_budget.charge(header.decoded_bytes)
+    return images.decode(data, request.image_options, request.limits)
+
+
+def _video_subject(
+    file: hashing.VideoFile,
+    facts: VideoFacts,
+    uuid: str | None,
+    request: MediaRequest,
+    load: "Callable[[], Video]",
+) -> Subject:
+    processing = request.processor_options["video"]
+    name = request.item_id("video", (file, facts.metadata), uuid)
+    kept = request.family.select_frames(facts.metadata, processing)
+    if kept is not None:
+        if max(kept) >= facts.num_frames:
+            raise bad_request("do_sample_frames needs all frames of the video", "video_url")
+        metadata = {**facts.metadata, "frames_indices": kept}
+        facts = replace(facts, num_frames=len(kept), metadata=metadata)
+    plan = request.family.plan_video(facts, processing)
+
+    def make() -> bytes:
+        video = load()
+        if kept is not None:
+            video = replace(video, frames=video.frames[kept])
+        return _encoded(request.family.process_video(video, plan, processing), plan)
+
+    return Subject("video", name, plan, make, is_named=uuid is not None)
+
+
+def _sampler(request: MediaRequest) -> "Callable[[Source], list[int]]":
+    """The family's own way, or vLLM's plain one where `video_backend` asks for it."""
+    from workers.models import video as decoder
+
+    kwargs = request.io_kwargs.get("video", {})
+    if kwargs.get("backend", decoder.BACKEND) != decoder.BACKEND:
+        raise bad_request("videos are decoded by the opencv-compatible backend only")
+    loader = kwargs.get("video_backend") or request.family.video_loader
+    if loader == request.family.video_loader:
+        return lambda source: request.family.sample_frames(source.total_frames, source.fps, kwargs)
+    if loader != "opencv":
+        raise bad_request(f"video_backend {loader!r} is not supported for this model")
+    count = opt.real(kwargs.get("num_frames", 32), "num_frames")
+    fps = opt.real(kwargs.get("fps", -1), "fps")
+    return lambda source: decoder.uniform(source, int(count), fps)
+
+
+def _facts(video: "Video") -> VideoFacts:
+    count, height, width, _ = video.frames.shape
+    return VideoFacts(width=width, height=height, num_frames=count, metadata=video.metadata)
+
+
+def _nbytes(facts: VideoFacts) -> int:
+    return facts.num_frames * facts.height * facts.width * 3
+
+
+# --- embeddings made elsewhere
 
 
 def of_embeds(part: MediaPart, request: MediaRequest) -> Subject:
-    raise not_implemented("not there yet")
+    from workers.models import embeds
+
+    facts = request.family.modalities[part.modality]
+    fields = embeds.load_fields(part, facts, request.limits.max_embeds_bytes)
+    plan = request.family.plan_embeds(part.modality, fields)
+    main = f"{part.modality}_embeds"
+    num_embeds = plan.num_embeds
+    if len(fields[main]) != num_embeds:
+        raise bad_request(
+            f"{part.param} has {len(fields[main])} rows for {num_embeds} positions", part.param
+        )
+
+    def make() -> bytes:
+        return _encoded({main: request.family.embeds_field(fields[main])}, plan)
+
+    name = request.item_id(part.modality, fields, part.uuid)
+    return Subject(part.modality, name, plan, make, is_named=part.uuid is not None)
 
 
 def _encoded(fields: Mapping[str, Field], plan: Plan) -> bytes:

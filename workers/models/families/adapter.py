@@ -13,6 +13,7 @@ from schemas.mm_item import Field
 from workers.render.media import Replacement, Span
 
 if TYPE_CHECKING:
+    import torch
     from PIL import Image
 
     from workers.models.video import Video
@@ -71,6 +72,11 @@ class Plan:
     shape: tuple[int, ...] = ()
     """What the family needs again when it makes the pixels: target size or crops."""
 
+    @property
+    def num_embeds(self) -> int:
+        runs = [(0, len(self.replacement))] if self.embeds is None else self.embeds
+        return sum(count for _, count in runs)
+
 
 @dataclass(frozen=True, slots=True)
 class VideoFacts:
@@ -90,6 +96,8 @@ class Family(Protocol):
     modalities: Mapping[str, ModalityFacts]
     literals: Sequence[str]
     """Contents of the special tokens that stand for media."""
+    video_loader: str
+    """vLLM's name of the way frames are sampled; empty: takes no videos."""
     fingerprint: str
     """Changes whenever the model's own processor settings do; part of where tensors are kept."""
 
@@ -114,10 +122,19 @@ class Family(Protocol):
     def sample_frames(self, total: int, fps: float, kwargs: Mapping[str, Any]) -> list[int]:
         """Which frames of a video are looked at."""
 
+    def select_frames(
+        self, metadata: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> list[int] | None:
+        """Which of the sampled frames the processor keeps; None: all."""
+
     def plan_video(self, video: VideoFacts, options: Mapping[str, Any]) -> Plan: ...
 
     def process_video(
         self, video: "Video", plan: Plan, options: Mapping[str, Any]
     ) -> Mapping[str, Field]: ...
 
-    def plan_embeds(self, modality: str, fields: Mapping[str, Any]) -> Plan: ...
+    def plan_embeds(self, modality: str, fields: Mapping[str, Any]) -> Plan:
+        """For an item whose embeddings came with the request; `fields` are those it declares."""
+
+    def embeds_field(self, embeds: "torch.Tensor") -> Field:
+        """Embeddings [rows, width] as they stand in an item."""

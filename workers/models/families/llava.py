@@ -41,6 +41,7 @@ class Llava:
     """See `Family`."""
 
     modalities: Mapping[str, ModalityFacts] = MODALITIES
+    video_loader = ""
 
     def __init__(
         self, files: ModelFiles, vocabulary: Vocabulary, *, server_options: Mapping[str, Any]
@@ -53,6 +54,7 @@ class Llava:
         self._text = str(files.processor.get("image_token") or "<image>")
         self._token = _image_token(files.config, vocabulary, self._text)
         self._count = _count_tokens(files)
+        self._width = int((files.config.get("text_config") or {}).get("hidden_size", 4096))
         self.literals: Sequence[str] = (self._text,)
 
     def placeholder(self, modality: str, index: int) -> str:
@@ -107,6 +109,11 @@ class Llava:
     def sample_frames(self, total: int, fps: float, kwargs: Mapping[str, Any]) -> list[int]:
         raise bad_request("this model takes no videos")
 
+    def select_frames(
+        self, metadata: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> list[int] | None:
+        raise bad_request("this model takes no videos")
+
     def plan_video(self, video: VideoFacts, options: Mapping[str, Any]) -> Plan:
         raise bad_request("this model takes no videos")
 
@@ -117,7 +124,17 @@ class Llava:
 
     def plan_embeds(self, modality: str, fields: Mapping[str, Any]) -> Plan:
         del modality
-        return Plan(self._pads(len(fields["image_embeds"])), None)
+        rows, width = fields["image_embeds"].shape
+        if width != self._width:
+            raise bad_request(
+                f"Image embedding hidden dimension mismatch: got {width}, but model expects"
+                f" {self._width}.",
+                "image_embeds",
+            )
+        return Plan(self._pads(rows), None)
+
+    def embeds_field(self, embeds: "torch.Tensor") -> Field:
+        return items.batched(embeds)
 
     def _pads(self, count: int) -> Replacement:
         return Replacement(((self._token, count),))

@@ -59,6 +59,13 @@ def number(value: Any, name: str) -> float:
     return float(value)
 
 
+def real(value: Any, name: str) -> float:
+    """Raise ApiError for what is no finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e9:
+        raise bad_request(f"{name} must be a number, got {value!r}")
+    return value
+
+
 def flag(value: Any, name: str) -> bool:
     if not isinstance(value, bool):
         raise bad_request(f"{name} must be true or false, got {value!r}", "mm_processor_kwargs")

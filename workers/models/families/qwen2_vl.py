@@ -47,8 +47,8 @@ _IMAGE_DEFAULTS: dict[str, Any] = {
 _VIDEO_DEFAULTS: dict[str, Any] = _IMAGE_DEFAULTS | {
     "size": {"shortest_edge": 128 * 28 * 28, "longest_edge": 28 * 28 * 768},
     "min_frames": 4, "max_frames": 768, "fps": 2, "num_frames": None,
-    "do_sample_frames": False,
 }  # fmt: skip
+_EXTRA_KEYS = {"min_pixels", "max_pixels", "do_sample_frames"}
 _GEOMETRY = ("patch_size", "temporal_patch_size", "merge_size")
 _PIXEL_ALIASES = (("shortest_edge", "min_pixels"), ("longest_edge", "max_pixels"))
 
@@ -78,10 +78,11 @@ class Qwen2VL:
     """See `Family`."""
 
     modalities: Mapping[str, ModalityFacts] = MODALITIES
-    image_defaults = _IMAGE_DEFAULTS
-    video_defaults = _VIDEO_DEFAULTS
+    image_defaults: Mapping[str, Any] = _IMAGE_DEFAULTS
+    video_defaults: Mapping[str, Any] = _VIDEO_DEFAULTS
     image_text = "<|image_pad|>"
     video_text = "<|video_pad|>"
+    video_loader = "qwen2_vl"
 
     def __init__(
         self,
@@ -121,10 +122,9 @@ class Qwen2VL:
 
     def options(self, modality: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
         defaults = self._defaults[modality]
-        known = {*defaults, "min_pixels", "max_pixels"}
         chosen = opt.resolve(
             modality,
-            known,
+            {*defaults, *_EXTRA_KEYS},
             server=self._server_options,
             request=with_aliases(request),
             raw_pixels=self.raw_pixels,
@@ -135,7 +135,7 @@ class Qwen2VL:
                     f"{name} belongs to the model ({defaults[name]}) and cannot be changed",
                     "mm_processor_kwargs",
                 )
-        return self._defaults[modality] | chosen | {"size": vision_size(defaults["size"], chosen)}
+        return {**defaults, **chosen, "size": vision_size(defaults["size"], chosen)}
 
     # --- images
 
@@ -160,7 +160,7 @@ class Qwen2VL:
         """Evenly in float32 steps, an even number of them (01 §6.4)."""
         if fps <= 0:
             raise bad_request("the video's frame rate is unknown, and frames are sampled by it")
-        wanted = min(opt.number(kwargs.get("fps", 2), "fps"), 30)
+        wanted = min(opt.real(kwargs.get("fps", 2), "fps"), 30)
         least = opt.integer(kwargs.get("min_frames", 4), "min_frames")
         most = min(opt.integer(kwargs.get("max_frames", 768), "max_frames"), 768)
         step = self.geometry.temporal
@@ -169,6 +169,21 @@ class Qwen2VL:
         count = math.floor(count / step) * step
         if count <= 0:
             raise bad_request(f"a video of {total} frames is too short, at least {step} are needed")
+        return float32_steps(total, count)
+
+    def select_frames(
+        self, metadata: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> list[int] | None:
+        """The processor samples once more only where a request asks for it."""
+        if not opt.flag(options.get("do_sample_frames", False), "do_sample_frames"):
+            return None
+        total, count = metadata["total_num_frames"], options["num_frames"]
+        if count is None:
+            return self.sample_frames(total, metadata["fps"], options)
+        step = self.geometry.temporal
+        count = round(opt.integer(count, "num_frames") / step) * step
+        if not 0 < count <= total:
+            raise bad_request(f"{count} frames cannot be sampled from a video of {total}")
         return float32_steps(total, count)
 
     def plan_video(self, video: VideoFacts, options: Mapping[str, Any]) -> Plan:
@@ -198,7 +213,11 @@ class Qwen2VL:
         if len(grid) != 3 or min(grid) < 1:
             raise bad_request(f"{modality}_grid_thw must be three positive numbers, got {grid}")
         count = math.prod(grid) // self.geometry.merge**2
-        return Plan(Replacement(((self.target(modality), count),)), None)
+        metadata = {f"{modality}_grid_thw": items.batched_ints(grid, keep_on_cpu=True)}
+        return Plan(Replacement(((self.target(modality), count),)), None, metadata)
+
+    def embeds_field(self, embeds: "torch.Tensor") -> Field:
+        return items.flat(embeds)
 
     # --- shared
 

@@ -33,18 +33,32 @@ class Qwen3VL(Qwen2VL):
     """See `Family`."""
 
     modalities = MODALITIES
-    video_defaults: dict[str, Any] = {
+    video_loader = "qwen3_vl"
+    video_defaults: Mapping[str, Any] = {
         **Qwen2VL.video_defaults, "patch_size": 16, "image_mean": _HALF, "image_std": _HALF,
         "size": {"shortest_edge": 128 * 32 * 32, "longest_edge": 32 * 32 * 768},
-        "do_sample_frames": True,
     }  # fmt: skip
 
     def sample_frames(self, total: int, fps: float, kwargs: Mapping[str, Any]) -> list[int]:
         """Evenly from first to last, `fps` per second of the source (01 §6.4)."""
-        wanted = min(opt.number(kwargs.get("fps", 2), "fps"), _MAX_FPS)
+        wanted = min(opt.real(kwargs.get("fps", 2), "fps"), _MAX_FPS)
         least = opt.integer(kwargs.get("min_frames", 4), "min_frames")
         most = min(opt.integer(kwargs.get("max_frames", _MAX_FRAMES), "max_frames"), _MAX_FRAMES)
         count = int(total / (fps or _FALLBACK_FPS) * wanted)
+        return spread(total, min(max(count, least), most, total))
+
+    def select_frames(
+        self, metadata: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> list[int] | None:
+        """Where the loader kept all frames, the processor samples them (as it would by itself)."""
+        wanted = options.get("do_sample_frames", metadata.get("do_sample_frames", False))
+        if not opt.flag(wanted, "do_sample_frames"):
+            return None
+        total, count = metadata["total_num_frames"], options["num_frames"]
+        if count is None:
+            return self.sample_frames(total, metadata["fps"], options)
+        count = opt.integer(count, "num_frames")
+        least, most = options["min_frames"], options["max_frames"]
         return spread(total, min(max(count, least), most, total))
 
     def plan_video(self, video: VideoFacts, options: Mapping[str, Any]) -> Plan:
@@ -111,7 +125,8 @@ class Qwen3VL(Qwen2VL):
         if len(times) != groups:
             raise bad_request(f"timestamps must be {groups} numbers, got {len(times)}")
         replacement, embeds = self._timed(times, len(plan.replacement) // groups)
-        return Plan(replacement, embeds)
+        metadata = {**plan.metadata, "timestamps": items.batched_list(times, keep_on_cpu=True)}
+        return Plan(replacement, embeds, metadata)
 
 
 def build(
