@@ -14,14 +14,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from schemas.errors import DecodeError
 from schemas.routes import Kind, Stop
 
-VERSION = 1
+VERSION: Literal[1] = 1
 CONTENT_TYPE = "application/vnd.tokenfleet.envelope"
 
 # Names of the parts that stages hand to each other.
 REQUEST = "request"
 """JSON bytes of the caller's body, unchanged."""
 PROMPTS = "prompts"
-"""msgpack list, one map per prompt: a GenerateRequest without kwargs_data and mm_metadata (plus `prompt_text`)."""
+"""msgpack list, one map per prompt: a GenerateRequest without payloads (plus `prompt_text`)."""
 GENERATED = "generated"
 """msgpack list, one map per prompt: a GenerateResponse."""
 
@@ -170,7 +170,10 @@ class Envelope(_Model):
         return now_ms >= self.deadline_ms
 
     def encode(self) -> bytes:
-        return msgpack.packb(self.model_dump(exclude_defaults=True) | {"version": self.version})
+        packed: bytes = msgpack.packb(
+            self.model_dump(exclude_defaults=True) | {"version": self.version}
+        )
+        return packed
 
     @classmethod
     def decode(cls, data: bytes) -> "Envelope":

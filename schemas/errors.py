@@ -15,7 +15,7 @@ from typing import Any
 
 
 class FailureCode(StrEnum):
-    """Why a request ended in a failure. Public: codes are added, never reused (docs/failure-modes.md)."""
+    """Why a request failed. Public: codes are added, never reused (docs/failure-modes.md)."""
 
     INVALID_REQUEST = "invalid_request"
     NOT_FOUND = "not_found"
