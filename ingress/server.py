@@ -73,11 +73,25 @@ class _Server(uvicorn.Server):
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    # Not left to uvicorn, which ends the whole process where it cannot bind.
+    """Not left to uvicorn, which ends the whole process where it cannot bind."""
     try:
-        family, *_, address = socket.getaddrinfo(
+        family, kind, _, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        # The protocol is named because asyncio looks at it before it switches Nagle's algorithm
+        # off; left at 0, every answer waits 40 ms for the client's delayed acknowledgement.
+        listener = socket.socket(family, kind, socket.IPPROTO_TCP)
     except OSError as error:
-        raise SettingsError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+        raise _not_to_be_had(host, port, error) from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise _not_to_be_had(host, port, error) from None
+    return listener
+
+
+def _not_to_be_had(host: str, port: int, error: OSError) -> SettingsError:
+    return SettingsError(f"cannot listen on {host}:{port}: {error.strerror}")

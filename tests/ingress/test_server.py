@@ -1,4 +1,5 @@
 import asyncio
+import socket
 
 import httpx
 import pytest
@@ -36,6 +37,27 @@ async def test_a_request_under_way_is_finished_before_the_server_ends():
         assert response.text == "done"
         with pytest.raises(httpx.ConnectError):
             await client.get(f"http://127.0.0.1:{server.port}/")
+
+
+async def test_answers_do_not_wait_for_acknowledgements():
+    """With Nagle's algorithm on, the second packet of an answer leaves 40 ms late."""
+    nodelay = []
+
+    async def app(scope, receive, send) -> None:
+        for connection in server._server.server_state.connections:
+            sock = connection.transport.get_extra_info("socket")
+            nodelay.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    server = HttpServer(app, host="127.0.0.1", port=0)
+    await server.start()
+
+    async with httpx.AsyncClient(trust_env=False) as client:
+        await client.get(f"http://127.0.0.1:{server.port}/")
+    await server.close()
+
+    assert nodelay == [1]
 
 
 async def test_a_port_in_use_is_one_readable_line():
