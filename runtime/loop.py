@@ -29,6 +29,8 @@ _POLL_S = 0.5
 _FULL_S = 1.0
 _BUS_AWAY_S = 0.5
 _LEAVE_TIMEOUT_S = 5.0
+# Of the time to stop in; the rest is for the last commit and for leaving.
+_WORK_SHARE = 0.8
 
 
 class ConsumeLoop:
@@ -91,7 +93,7 @@ class ConsumeLoop:
         await _cancel(self._routines)
         for timer in self._timers.values():
             timer.cancel()
-        await self._finish_or_cancel(timeout_s)
+        await self._finish_or_cancel(timeout_s * _WORK_SHARE)
         await self._committer.commit_now()
         await self._leave()
         if self._ended and not self._ended.done():

@@ -67,6 +67,7 @@ class RoleTelemetry:
     def __init__(self, families: Telemetry, role: str) -> None:
         self._families = families
         self._role = role
+        self._handled: dict[str, Counter] = {}
         self._duration = families.duration.labels(role)
         self._queue = families.queue.labels(role)
         self._in = families.bytes.labels(role, "in")
@@ -76,7 +77,10 @@ class RoleTelemetry:
 
     def handled(self, outcome: str, *, work_s: float, bytes_in: int, bytes_out: int) -> None:
         """One try of one record has ended."""
-        self._families.handled.labels(self._role, outcome).inc()
+        counter = self._handled.get(outcome)
+        if counter is None:
+            counter = self._handled[outcome] = self._families.handled.labels(self._role, outcome)
+        counter.inc()
         self._duration.observe(work_s)
         self._in.inc(bytes_in)
         self._out.inc(bytes_out)

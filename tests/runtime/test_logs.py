@@ -1,0 +1,109 @@
+"""One line per event, with what is bound and what is given."""
+
+import asyncio
+import io
+import json
+import logging
+import time
+
+import pytest
+
+from runtime import logs
+from runtime.telemetry import Telemetry
+from runtime.watchdog import Watchdog
+
+
+@pytest.fixture
+def stream():
+    """A configured root logger, put back as it was."""
+    root = logging.getLogger()
+    before = root.level, root.handlers[:]
+    yield io.StringIO()
+    root.setLevel(before[0])
+    root.handlers[:] = before[1]
+
+
+def test_a_json_line_has_event_fields_and_bound_context(stream):
+    logs.configure("info", "json", stream=stream)
+    with logs.bound(request_id="r-1"):
+        logging.getLogger("x").info("happened", extra={"count": 3})
+    logging.getLogger("x").info("later")
+
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert first | {"time": ""} == {
+        "time": "",
+        "level": "info",
+        "logger": "x",
+        "event": "happened",
+        "request_id": "r-1",
+        "count": 3,
+    }
+    assert first["time"].endswith("Z")
+    assert "request_id" not in second
+
+
+def test_a_trace_is_one_field(stream):
+    logs.configure("info", "json", stream=stream)
+    try:
+        raise ZeroDivisionError
+    except ZeroDivisionError:
+        logging.getLogger("x").exception("failed")
+
+    assert "ZeroDivisionError" in json.loads(stream.getvalue())["trace"]
+
+
+def test_anything_can_be_a_field(stream):
+    logs.configure("info", "json", stream=stream)
+    logging.getLogger("x").info("e", extra={"value": object(), "blob": b"\xff", "map": {1: None}})
+
+    assert json.loads(stream.getvalue())["map"] == {"1": None}
+
+
+def test_the_console_form_is_for_people(stream):
+    logs.configure("info", "console", stream=stream)
+    logging.getLogger("x").warning("happened", extra={"count": 3})
+
+    assert stream.getvalue().split(" ", 1)[1] == "warning happened count=3\n"
+
+
+def test_lines_below_the_level_are_left_out(stream):
+    logs.configure("warning", "json", stream=stream)
+    logging.getLogger("x").info("quiet")
+    logging.getLogger("aiokafka").info("quieter")
+
+    assert stream.getvalue() == ""
+
+
+async def test_tasks_do_not_see_each_others_context(stream):
+    logs.configure("info", "json", stream=stream)
+
+    async def work(name: str) -> None:
+        logs.bind(request_id=name)
+        await asyncio.sleep(0)
+        await asyncio.to_thread(logging.getLogger("x").info, "worked", extra={"name_": name})
+
+    await asyncio.gather(work("a"), work("b"))
+
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert sorted((line["request_id"], line["name_"]) for line in lines) == [("a", "a"), ("b", "b")]
+
+
+def test_the_watchdog_reports_the_worst_of_late(caplog):
+    telemetry = Telemetry()
+    watchdog = Watchdog(telemetry, warn_s=1)
+    for late_s in (0.01, 2.0, -0.001, 0.02):
+        watchdog.observe(late_s)
+
+    assert telemetry.loop_lag._value.get() == 2.0
+    assert [record.getMessage() for record in caplog.records] == ["event_loop_blocked"]
+
+
+async def test_the_watchdog_notices_a_blocked_loop():
+    telemetry = Telemetry()
+    task = asyncio.create_task(Watchdog(telemetry, interval_s=0.01).run())
+    await asyncio.sleep(0.02)
+    time.sleep(0.2)  # noqa: ASYNC251 - the very fault
+    await asyncio.sleep(0.02)
+    task.cancel()
+
+    assert telemetry.loop_lag._value.get() > 0.1
