@@ -4,7 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from schemas.fields import CacheSalt, ExtraArgs, MMPayload, StopList, with_mm_payload
+from schemas.body_checks import with_mm_payload
+from schemas.fields import CacheSalt, ExtraArgs, MMPayload, StopList
 
 _CHANGES = ("tool_addition", "tool_removal")
 

@@ -4,6 +4,16 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, ValidationInfo, model_validator
 
+from schemas.body_checks import (
+    check_cache_salt,
+    check_counts,
+    check_positive,
+    check_prompt_logprobs,
+    check_response_format,
+    check_stream_options,
+    check_structured_outputs,
+    with_mm_payload,
+)
 from schemas.chat import random_id
 from schemas.fields import (
     AnyResponseFormat,
@@ -18,15 +28,7 @@ from schemas.fields import (
     ThinkingBudget,
     TokenId,
     Truncation,
-    check_cache_salt,
-    check_counts,
-    check_positive,
-    check_prompt_logprobs,
-    check_response_format,
-    check_stream_options,
-    check_structured_outputs,
     limits_of,
-    with_mm_payload,
 )
 from schemas.refusals import bad_request
 from schemas.sampling import StructuredOutputs

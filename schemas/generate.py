@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from schemas.body_checks import check_cache_salt
 from schemas.chat import random_id
 from schemas.features import (
     FeatureItem,
@@ -25,16 +26,7 @@ from schemas.features import (
     check_inside,
     check_payloads,
 )
-from schemas.fields import (
-    Body,
-    CacheSalt,
-    Int64,
-    NamedToolChoice,
-    StreamOptions,
-    TokenIds,
-    Tool,
-    check_cache_salt,
-)
+from schemas.fields import Body, CacheSalt, Int64, NamedToolChoice, StreamOptions, TokenIds, Tool
 from schemas.responses import ChatLogprobs, ChatMessage
 from schemas.sampling import SamplingParams
 from schemas.usage import PromptLogprob, RequestMetrics, Usage, WeightVersionSpan

@@ -5,18 +5,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, model_validator
 
+from schemas.body_checks import check_cache_salt, with_mm_payload
 from schemas.errors import ApiError
-from schemas.fields import (
-    Body,
-    CacheSalt,
-    ExtraArgs,
-    Int64,
-    MMPayload,
-    Stop,
-    TopLogprobs,
-    check_cache_salt,
-    with_mm_payload,
-)
+from schemas.fields import Body, CacheSalt, ExtraArgs, Int64, MMPayload, Stop, TopLogprobs
 from schemas.refusals import bad_request
 from schemas.sampling import StructuredOutputs
 

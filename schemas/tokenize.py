@@ -4,7 +4,8 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, Field, model_validator
 
-from schemas.chat import ChatCompletionRequest, Messages, check_generation_prompt
+from schemas.chat import ChatCompletionRequest, Messages
+from schemas.chat_checks import check_generation_prompt
 from schemas.fields import INT64_MAX, Body, Tool
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from schemas.anthropic import MessagesRequest
+from schemas.body_checks import nesting_exceeds
 from schemas.chat import ChatCompletionRequest
 from schemas.completion import CompletionRequest
 from schemas.derender import (
@@ -22,7 +23,6 @@ from schemas.derender import (
     DerenderCompletionStreamRequest,
 )
 from schemas.errors import ApiError
-from schemas.fields import nesting_exceeds
 from schemas.generate import GenerateBody
 from schemas.limits import ModelLimits
 from schemas.openai_responses import ResponsesRequest

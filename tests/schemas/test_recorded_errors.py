@@ -3,7 +3,7 @@
 import pytest
 from pydantic import BaseModel
 
-from schemas.checks import check_request, check_sampling
+from schemas.checks import check_request
 from schemas.derender import (
     DerenderChatRequest,
     DerenderChatStreamRequest,
@@ -16,6 +16,7 @@ from schemas.generate import GenerateRequest
 from schemas.mm_item import item_bytes
 from schemas.refusals import UnreadableBody
 from schemas.sampling import SamplingParams, token_bias
+from schemas.sampling_limits import check_sampling
 from schemas.validation import parse_body
 from tests.schemas.recorded import Case, cases
 

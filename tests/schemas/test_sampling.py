@@ -2,10 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.checks import check_sampling
 from schemas.errors import ApiError
 from schemas.limits import ModelLimits
 from schemas.sampling import DELTA, FINAL_ONLY, SamplingParams, StructuredOutputs, token_bias
+from schemas.sampling_limits import check_sampling
 from tests.schemas.recorded import sampling_params
 
 LIMITS = ModelLimits(max_model_len=100, vocab_size=50, served_names=("m",), max_logprobs=20)
