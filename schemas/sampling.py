@@ -1,7 +1,7 @@
-"""Sampling parameters: fields, defaults, normalisation, and the form they travel in.
+"""Sampling parameters: fields, defaults, normalisation and the form they travel in.
 
-The object of 03-generate §7 and 01-render §5.4. Knows no model: `schemas.sampling_ranges` checks the
-values by themselves, `schemas.sampling_limits` against a model.
+The object of 03-generate §7 and 01-render §5.4. Knows no model: `schemas.sampling_ranges` checks
+the values by themselves, `schemas.sampling_limits` against a model.
 """
 
 from typing import Any, Literal
