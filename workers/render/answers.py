@@ -6,7 +6,7 @@
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -14,6 +14,7 @@ import pybase64
 
 from runtime.stage import Job
 from schemas.envelope import Base64Of, BlobRef, Item, kwargs_part, metadata_part
+from schemas.sampling import SamplingParams
 from workers.render.media import MediaItem
 
 # Stands for a tensor's base64 text until the body is cut into segments.
@@ -26,8 +27,10 @@ class Rendered:
 
     request_id: str
     ids: list[int]
-    sampling_params: dict[str, Any]
+    sampling_params: SamplingParams
     model: str | None
+    options: Mapping[str, Any]
+    """Fields that repeat the request's: see `carried_fields`."""
     offsets: Sequence[Sequence[int]] | None = None
     text: str | None = None
     items: Sequence[Item] = ()
@@ -37,25 +40,11 @@ class Rendered:
     reasoning_kwargs: Mapping[str, Any] | None = None
     """Effective template kwargs, where a reasoning parser is set up."""
     parse_context: Mapping[str, Any] | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Fields copied from the request: see `_COPIED`."""
-
-
-# Keys of the answer that repeat the request's, and their value where it has none.
-_COPIED = {
-    "return_token_ids": None,
-    "stream": False,
-    "stream_options": None,
-    "cache_salt": None,
-    "priority": 0,
-    "kv_transfer_params": None,
-    "ec_transfer_params": None,
-}
 
 
 def answer(rendered: Rendered, features: Mapping[str, Any] | None) -> dict[str, Any]:
     """A GenerateRequest, all keys present."""
-    copied = _COPIED | rendered.options
+    carried = rendered.options
     kwargs = rendered.reasoning_kwargs
     return {
         "request_id": rendered.request_id,
@@ -63,19 +52,19 @@ def answer(rendered: Rendered, features: Mapping[str, Any] | None) -> dict[str, 
         "token_offsets": rendered.offsets,
         "features": features,
         "content_parts": None,
-        "sampling_params": rendered.sampling_params,
+        "sampling_params": rendered.sampling_params.to_wire(),
         "model": rendered.model,
         "reasoning_ended": rendered.reasoning_ended,
         "reasoning_parser_kwargs": None if kwargs is None else {"chat_template_kwargs": kwargs},
-        "return_token_ids": copied["return_token_ids"],
+        "return_token_ids": carried["return_token_ids"],
         "output_mode": "tokens",
         "parse_context": rendered.parse_context,
-        "stream": copied["stream"],
-        "stream_options": copied["stream_options"],
-        "cache_salt": copied["cache_salt"],
-        "priority": copied["priority"],
-        "kv_transfer_params": copied["kv_transfer_params"],
-        "ec_transfer_params": copied["ec_transfer_params"],
+        "stream": carried["stream"],
+        "stream_options": carried["stream_options"],
+        "cache_salt": carried["cache_salt"],
+        "priority": carried["priority"],
+        "kv_transfer_params": carried["kv_transfer_params"],
+        "ec_transfer_params": carried["ec_transfer_params"],
     }
 
 
@@ -174,4 +163,7 @@ def _for_stages(prompt: Rendered) -> dict[str, Any]:
     features = _features(prompt, None)
     if features is not None:
         features = {key: features[key] for key in ("mm_hashes", "mm_placeholders")}
-    return answer(prompt, features) | {"prompt_text": prompt.text}
+    result = answer(prompt, features) | {"prompt_text": prompt.text}
+    # On the wire an absent limit is 16 here and the server's default there (01 §5.4).
+    result["sampling_params"]["max_tokens"] = prompt.sampling_params.max_tokens
+    return result

@@ -245,8 +245,3 @@ def _plain_text(content: Any) -> str:
     if isinstance(content, str):
         return content
     return "\n".join(part["text"] for part in content if "text" in part)
-
-
-def count_tool_calls(messages: Iterable[Mapping[str, Any]]) -> int:
-    """Tool calls that the history holds: generated call ids may count on from there."""
-    return sum(len(m.get("tool_calls") or ()) for m in messages if m.get("role") == "assistant")

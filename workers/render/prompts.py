@@ -66,12 +66,11 @@ def check_rules(rules: PromptRules) -> None:
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str], rules: PromptRules) -> list[Prompt]:
     """Raise ApiError for a text that does not fit."""
     cut = [_fitting_text(tokenizer, text, rules) for text in texts]
+    encoded: list[tuple[list[int], Offsets | None]]
     if rules.want_offsets:
         encoded = [_with_offsets(tokenizer, *entry, rules) for entry in cut]
     else:
-        parts = [text for text, _ in cut]
-        ids = _encode(tokenizer, parts, rules)
-        encoded = [(one, None) for one in ids]
+        encoded = [(ids, None) for ids in _encode(tokenizer, [text for text, _ in cut], rules)]
     return [
         _truncated(tokenizer, ids, offsets, text, rules)
         for (ids, offsets), text in zip(encoded, texts, strict=True)
@@ -133,7 +132,7 @@ def _not_text() -> Exception:
 
 def _with_offsets(
     tokenizer: Tokenizer, text: str, dropped: int, rules: PromptRules
-) -> tuple[list[int], Offsets]:
+) -> tuple[list[int], Offsets | None]:
     try:
         ids, offsets = tokenizer.encode_with_offsets(
             text, add_special_tokens=rules.add_special_tokens

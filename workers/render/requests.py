@@ -89,6 +89,13 @@ def chat_tools(request: ChatCompletionRequest) -> ToolWishes:
     )
 
 
+def completion_tools(request: CompletionRequest) -> ToolWishes:
+    return ToolWishes(
+        structured_outputs=structured_outputs(request.structured_outputs, request.response_format),
+        skip_special_tokens=request.skip_special_tokens,
+    )
+
+
 def completion_rules(request: CompletionRequest, limits: ModelLimits) -> PromptRules:
     return PromptRules(
         max_model_len=limits.max_model_len,
