@@ -55,7 +55,7 @@ def create_app(
     routes = [
         *_relayed(Relay(settings, limits, gateway), mode, is_scale_out),
         *probe_routes(model, gateway, readiness, registry),
-        *unserved_routes(mode),
+        *unserved_routes(mode, is_scale_out=is_scale_out),
     ]
     for method, path, endpoint in routes:
         app.add_api_route(path, endpoint, methods=[method])

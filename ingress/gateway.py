@@ -66,6 +66,10 @@ class Gateway:
         """Until replies are read no more; raises what stopped it."""
         await self._reader.wait()
 
+    def require_place(self) -> None:
+        """ApiError 503 where one more request could not wait: to be asked before reading it."""
+        self._pending.require_place()
+
     async def submit(
         self,
         kind: Kind,
@@ -83,6 +87,7 @@ class Gateway:
         reply is ignored.
         """
         envelope = self._envelope(kind, raw_body, caller, deadline_ms, pin)
+        del raw_body  # may be large, and is in the store or on the bus while we wait
         # Before sending: the reply may be there before `send` returns.
         with self._pending.waiting(envelope.id) as outcome:
             try:

@@ -22,15 +22,19 @@ class PendingReplies:
     def __len__(self) -> int:
         return len(self._futures)
 
-    @contextmanager
-    def waiting(self, request_id: str) -> Iterator[asyncio.Future[Outcome]]:
-        """Hold a place until the block is left, in any way. ApiError 503 when all are taken."""
+    def require_place(self) -> None:
+        """ApiError 503 when all are taken."""
         if len(self._futures) >= self._limit:
             raise ApiError(
                 f"The server is waiting for {self._limit} answers already; try again in a moment.",
                 status=503,
                 type="ServiceUnavailableError",
             )
+
+    @contextmanager
+    def waiting(self, request_id: str) -> Iterator[asyncio.Future[Outcome]]:
+        """Hold a place until the block is left, in any way. ApiError 503 where there is none."""
+        self.require_place()
         future = asyncio.get_running_loop().create_future()
         self._futures[request_id] = future
         try:

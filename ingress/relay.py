@@ -37,23 +37,25 @@ class Relay:
 
     def endpoint(self, kind: Kind) -> Endpoint:
         async def relay(request: Request) -> Response:
+            self._gateway.require_place()
             body = await read_json_body(request, self._settings.max_body_bytes)
             if kind in STREAMING and b'"stream"' in body:
                 await asyncio.to_thread(refuse_stream, kind, body, self._limits)
-            outcome = await self._submit(kind, body, request)
+            work = self._submit(kind, body, request)
+            del body  # may be large, and is not needed while we wait
+            outcome = await _while_connected(request, work)
             return outcome_response(outcome, self._gateway.blobs)
 
         return relay
 
-    async def _submit(self, kind: Kind, body: bytes, request: Request) -> Outcome:
-        work = self._gateway.submit(
+    def _submit(self, kind: Kind, body: bytes, request: Request) -> Coroutine[Any, Any, Outcome]:
+        return self._gateway.submit(
             kind,
             body,
             Caller(request_id=request.headers.get("x-request-id")),
             int(now_ms() + self._settings.request_timeout_s * 1000),
             pin=self._settings.generate_stage if kind is Kind.GENERATE else None,
         )
-        return await _while_connected(request, work)
 
 
 async def refuse(request: Request) -> Response:

@@ -8,11 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ingress.probes import Route
+from ingress.relay import refuse
 from ingress.scale_out import Mode
 from schemas.refusals import bad_request, not_implemented
 
+ABORT = ("POST", "/inference/v1/abort_requests")
 STANDARD = (
-    ("POST", "/inference/v1/abort_requests"),
     ("POST", "/invocations"),
     ("POST", "/generative_scoring"),
     ("POST", "/is_scaling_elastic_ep"),
@@ -28,9 +29,10 @@ STANDARD = (
 RENDER = (("POST", "/v1/systemone"),)
 
 
-def unserved_routes(mode: Mode) -> list[Route]:
+def unserved_routes(mode: Mode, *, is_scale_out: bool) -> list[Route]:
     if mode == "serve":
-        return [(method, path, unserved) for method, path in STANDARD]
+        abort = unserved if is_scale_out else refuse
+        return [(*ABORT, abort), *((method, path, unserved) for method, path in STANDARD)]
     refused = [(method, path, unserved) for method, path in RENDER]
     return [*refused, ("POST", "/invocations", _no_handler)]
 

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import tracemalloc
 
 import httpx
 import pybase64
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from ingress.answers import outcome_response
 from runtime.settings import IngressSettings
 from runtime.storage.memory_blobs import MemoryBlobs
-from schemas.envelope import REQUEST, Base64Of, BlobRef, Outcome
+from schemas.envelope import REQUEST, Base64Of, BlobRef, Caller, Outcome, now_ms
 from schemas.routes import URL_OF_KIND, Kind
 
 RENDER_URL = URL_OF_KIND[Kind.CHAT_RENDER]
@@ -170,6 +171,56 @@ async def test_a_client_that_leaves_frees_its_place(make_app, gateway, fleet):
     assert (held, gateway.in_flight) == (1, 0)
 
 
+class Sieve(MemoryBlobs):
+    """Lets everything through and keeps nothing."""
+
+    async def put(self, data):
+        return BlobRef(digest="0" * 64, size=len(data))
+
+
+async def test_a_large_body_is_not_held_while_its_request_waits(make_client, fleet, gateway):
+    gateway.blobs, fleet.answer = Sieve(), lambda e: None
+
+    async def chunks():
+        for _ in range(8):
+            yield b"a" * 1_000_000
+
+    tracemalloc.start()
+    request = asyncio.create_task(make_client().post(RENDER_URL, content=chunks(), headers=JSON))
+    await fleet.until_seen(1)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    await fleet.reply(fleet.seen[0], Outcome(status=200, segments=[b"{}"]))
+    await request
+
+    assert held < 2_000_000
+
+
+async def test_with_all_places_taken_a_body_is_not_even_read(make_app, fleet, gateway):
+    fleet.answer = lambda e: None
+    waiting = [
+        asyncio.create_task(gateway.submit(Kind.CHAT, b"{}", Caller(), int(now_ms() + 10_000)))
+        for _ in range(4)
+    ]
+    await fleet.until_seen(4)
+
+    async def nothing():
+        raise AssertionError("read")
+
+    sent = []
+
+    async def send(message) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": RENDER_URL, "headers": [],
+             "query_string": b""}  # fmt: skip
+    await make_app()(scope, nothing, send)
+    for task in waiting:
+        task.cancel()
+
+    assert sent[0]["status"] == 503
+
+
 async def test_streaming_is_refused_for_valid_bodies(make_client, fleet):
     body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 
@@ -202,6 +253,7 @@ async def test_switched_off_routes_answer_403_before_the_body_is_looked_at(make_
         response = await client.post(URL_OF_KIND[kind], content=b"{")
         assert response.status_code == 403
         assert response.json()["error"]["type"] == "PermissionDeniedError"
+    assert (await client.post("/inference/v1/abort_requests")).status_code == 403
     assert (await client.get(URL_OF_KIND[Kind.GENERATE])).status_code == 405
     assert (await client.post(URL_OF_KIND[Kind.CHAT], json={})).status_code == 200
     assert len(fleet.seen) == 1

@@ -6,6 +6,7 @@ import pytest
 
 from ingress.server import HttpServer
 from runtime.errors import SettingsError
+from schemas.routes import URL_OF_KIND, Kind
 
 
 class SlowApp:
@@ -58,6 +59,25 @@ async def test_answers_do_not_wait_for_acknowledgements():
     await server.close()
 
     assert nodelay == [1]
+
+
+async def test_a_client_that_hangs_up_frees_its_place(make_app, gateway, fleet):
+    fleet.answer = lambda envelope: None
+    server = HttpServer(make_app(), host="127.0.0.1", port=0)
+    await server.start()
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+
+    head = f"POST {URL_OF_KIND[Kind.DETOKENIZE]} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
+    writer.write(head.encode() + b"Content-Type: application/json\r\n\r\n{}")
+    await fleet.until_seen(1)
+    held = gateway.in_flight
+    writer.close()
+    async with asyncio.timeout(10):
+        while gateway.in_flight:
+            await asyncio.sleep(0)
+    await server.close()
+
+    assert held == 1
 
 
 async def test_a_port_in_use_is_one_readable_line():
