@@ -35,6 +35,11 @@ class FleetSettings(Group):
     session_timeout_ms: int = Field(
         10_000, ge=1_000, description="Kafka session time-out of a worker"
     )
+    store_max_age_s: float = Field(
+        14 * 24 * 3600.0,
+        gt=0,
+        description="Age at which blobs are removed; longer than deadlines and topics' retention",
+    )
     trusted_tenants: bool = Field(
         False, description="Take the tenant from the x-tenant header of records"
     )

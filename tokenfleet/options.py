@@ -34,9 +34,17 @@ class Values(dict[str, Any]):
 
 
 def with_options(
-    command: Callable[..., None], groups: Sequence[type[Group]], *, leave_out: Sequence[str] = ()
+    command: Callable[..., None],
+    groups: Sequence[type[Group]],
+    *,
+    leave_out: Sequence[str] = (),
+    defaults: Mapping[str, Any] | None = None,
 ) -> Callable[..., None]:
-    """Give a command `(values: Values, …)` an option for every field of the groups."""
+    """Give a command `(values: Values, …)` an option for every field of the groups.
+
+    `defaults` are this command's own, where they differ from the groups'.
+    """
+    defaults = defaults or {}
     fields = {
         name: field
         for group in groups
@@ -46,18 +54,17 @@ def with_options(
     own = [p for p in inspect.signature(command).parameters.values() if p.name != "values"]
 
     def run(**given: Any) -> None:
-        values = Values(
-            {
-                name: _parsed(name, field, given.pop(name))
-                for name, field in fields.items()
-                if given.get(name) not in (None, [], ())
-            }
-        )
-        for name in fields:
-            given.pop(name, None)
-        command(values=values, **given)
+        options = {name: given.pop(name) for name in fields}
+        values = {
+            name: _parsed(name, fields[name], value)
+            for name, value in options.items()
+            if value not in (None, [], ())
+        }
+        command(values=Values({**defaults, **values}), **given)
 
-    parameters = own + [_parameter(name, field) for name, field in fields.items()]
+    parameters = own + [
+        _parameter(name, field, defaults.get(name)) for name, field in fields.items()
+    ]
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -102,7 +109,7 @@ def is_list(field: FieldInfo) -> bool:
     return any(get_origin(t) in (tuple, list) for t in _members(field.annotation))
 
 
-def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+def _parameter(name: str, field: FieldInfo, default: Any) -> inspect.Parameter:
     members = _members(field.annotation)
     option: Any = {"help": field.description or "", "envvar": variable(name)}
     names = (flag(name),)
@@ -115,7 +122,7 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     else:
         option["metavar"] = _metavar(members)
         annotation = str | None
-    option["help"] = _help(field, option["help"])
+    option["help"] = _help(field, default, option["help"])
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -124,9 +131,10 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     )
 
 
-def _help(field: FieldInfo, text: str) -> str:
-    default = field.get_default(call_default_factory=True)
-    if field.is_required() or default in (None, (), {}, False, ""):
+def _help(field: FieldInfo, default: Any, text: str) -> str:
+    if default is None:
+        default = field.get_default(call_default_factory=True)
+    if default in (None, (), {}, False, ""):
         return text
     return f"{text} [default: {default}]".strip()
 

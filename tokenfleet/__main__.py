@@ -1,0 +1,35 @@
+"""Entry of the `tokenfleet` command: readable start-up errors, exit code 2."""
+
+import sys
+
+import typer
+
+from runtime.errors import SettingsError
+from tokenfleet.cli import ALL_GROUPS, app
+from tokenfleet.options import environment, expand_lists, flag, is_list, unknown_variables
+
+EXIT_SETTINGS = 2
+
+
+def main() -> None:
+    try:
+        _refuse_unknown_variables()
+        app(expand_lists(sys.argv[1:], _list_flags()))
+    except SettingsError as error:
+        typer.echo(f"tokenfleet: {error}", err=True)
+        sys.exit(EXIT_SETTINGS)
+
+
+def _refuse_unknown_variables() -> None:
+    unknown = unknown_variables(environment(), ALL_GROUPS)
+    if unknown:
+        raise SettingsError(f"unknown variable {', '.join(unknown)}: no setting has that name")
+
+
+def _list_flags() -> frozenset[str]:
+    fields = (item for group in ALL_GROUPS for item in group.model_fields.items())
+    return frozenset(flag(name) for name, field in fields if is_list(field))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""The HTTP front of a process: the gateway and the server before it, as services."""
+
+from collections.abc import Iterator, Mapping
+
+from ingress.app import create_app
+from ingress.gateway import Gateway
+from ingress.server import HttpServer
+from runtime.health import Readiness
+from runtime.lifecycle import Service
+from tokenfleet.shared import Shared
+
+
+class Front:
+    """Made before the services start; `port` is known once they have."""
+
+    def __init__(self, shared: Shared, readiness: Readiness) -> None:
+        plan = shared.plan
+        self._readiness = readiness
+        self._gateway = Gateway(
+            shared.bus, shared.blobs, shared.topics, max_pending=plan.ingress.max_pending
+        )
+        app = create_app(
+            plan.ingress,
+            shared.directory,
+            shared.limits,
+            self._gateway,
+            mode=plan.mode,
+            is_scale_out=plan.is_scale_out,
+            readiness=self._problems,
+            registry=shared.telemetry.registry,
+        )
+        self._server = HttpServer(
+            app,
+            host=plan.ingress.host,
+            port=plan.ingress.port,
+            shutdown_timeout_s=plan.fleet.shutdown_timeout_s,
+        )
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    def services(self) -> Iterator[Service]:
+        gateway, server = self._gateway, self._server
+        yield Service("gateway", gateway.start, lambda _: gateway.close(), gateway.wait)
+        yield Service("http", server.start, lambda _: server.close(), server.wait)
+
+    async def _problems(self) -> Mapping[str, str]:
+        return {f"problem_{i}": text for i, text in enumerate(self._readiness.reasons())}

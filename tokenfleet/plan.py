@@ -1,0 +1,77 @@
+"""What one process runs: its roles and their settings, checked before anything is opened. Pure."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Literal
+from urllib.parse import urlsplit
+
+from runtime.errors import SettingsError
+from runtime.settings import (
+    EngineSettings,
+    FleetSettings,
+    HealthSettings,
+    IngressSettings,
+    ModelSettings,
+    RenderSettings,
+)
+
+
+class Role(StrEnum):
+    COORDINATOR = "coordinator"
+    RENDER = "render"
+    ENCODE = "encode"
+    PREFILL = "prefill"
+    DERENDER = "derender"
+    INGRESS = "ingress"
+
+
+WHOLE_FLEET = frozenset(Role)
+RENDER_SERVER = frozenset({Role.COORDINATOR, Role.RENDER, Role.DERENDER, Role.INGRESS})
+ENGINES = frozenset({Role.ENCODE, Role.PREFILL})
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One process of a fleet."""
+
+    roles: frozenset[Role]
+    fleet: FleetSettings
+    model: ModelSettings
+    render: RenderSettings
+    engine: EngineSettings
+    ingress: IngressSettings
+    health: HealthSettings
+    mode: Literal["serve", "render"] = "serve"
+    """Which HTTP front: the standard server, or the one without a model behind it."""
+    is_scale_out: bool = True
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether all that a request needs is in this process."""
+        return urlsplit(self.fleet.bus).scheme == "memory"
+
+
+def checked(plan: Plan) -> Plan:
+    """Raise SettingsError for a combination that could only fail later."""
+    if plan.is_alone and Role.INGRESS not in plan.roles:
+        raise SettingsError(
+            "--bus memory:// connects nothing outside this process; a single role needs"
+            " --bus kafka://host:port"
+        )
+    if not plan.is_alone and urlsplit(plan.fleet.store).scheme == "memory":
+        raise SettingsError(
+            "--store memory:/// cannot be read by other processes; give --store file:///path"
+            " or s3://bucket/prefix"
+        )
+    shares_cache = plan.roles & ENGINES and not plan.is_alone
+    if shares_cache and not plan.engine.ec and not plan.engine.ec_transfer_config:
+        raise SettingsError(
+            "encode and prefill in separate processes share an encoder cache: give"
+            " --ec directory:///path"
+        )
+    return plan
+
+
+def with_ec(plan: Plan, url: str) -> Plan:
+    """The plan with its encoder cache decided."""
+    return replace(plan, engine=plan.engine.model_copy(update={"ec": url}))

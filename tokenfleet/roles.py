@@ -1,0 +1,98 @@
+"""Builds each role from what its process shares. Heavy imports stay inside the role's builder."""
+
+from typing import TYPE_CHECKING
+
+from coordinator.handler import CoordinatorHandler, CoordinatorRules
+from coordinator.submissions import SubmissionRules
+from runtime.stage import Stage
+from tokenfleet.plan import Role
+from tokenfleet.shared import Shared
+
+if TYPE_CHECKING:
+    from workers.models.media import MediaPipeline
+
+
+def build_coordinator(shared: Shared) -> CoordinatorHandler:
+    rules = CoordinatorRules(
+        limits=shared.limits,
+        submissions=SubmissionRules(
+            cluster_id=shared.bus.cluster_id,
+            topics=shared.topics,
+            timeout_s=shared.plan.ingress.request_timeout_s,
+            trusted_tenants=shared.plan.fleet.trusted_tenants,
+        ),
+        metadata_modalities=shared.media.with_metadata,
+    )
+    return CoordinatorHandler(rules, shared.delivery)
+
+
+def build_media(shared: Shared) -> "MediaPipeline | None":
+    """The media side of render; None for a model that takes text only. Its caller closes it."""
+    if Role.RENDER not in shared.plan.roles or not shared.media.modalities:
+        return None
+    from workers.models.media import MediaPipeline
+    from workers.text.tokenizer import Tokenizer
+
+    plan, path = shared.plan, shared.directory.path
+    vocabulary = Tokenizer.from_directory(path)
+    return MediaPipeline(
+        plan.model, plan.render, shared.blobs, shared.encoder_cache, vocabulary=vocabulary
+    )
+
+
+def build_stages(shared: Shared, media: "MediaPipeline | None") -> list[Stage]:
+    """The stages of this process's roles, in the order in which requests pass them."""
+    roles = shared.plan.roles
+    stages: list[Stage] = []
+    if Role.RENDER in roles:
+        from workers.render.stage import RenderStage
+
+        stages.append(
+            RenderStage(shared.plan.model, shared.plan.render, media, limits=shared.limits)
+        )
+    stages += _engines(shared)
+    if Role.DERENDER in roles:
+        stages.append(_derender(shared))
+    return stages
+
+
+def _engines(shared: Shared) -> list[Stage]:
+    roles, plan = shared.plan.roles, shared.plan
+    encodes = Role.ENCODE in roles and bool(shared.media.modalities)
+    generates = Role.PREFILL in roles
+    if not encodes and not generates:
+        return []
+    from workers.encode.stage import EncodeStage
+    from workers.models.engine.assembly import create_engines
+    from workers.prefill.stage import PrefillStage
+
+    # Prefill encodes too, where a legacy request brings tensors straight to it.
+    engines = create_engines(plan.model, plan.engine, encodes=True, generates=generates)
+    cache, facts = shared.encoder_cache, engines.facts
+    assert cache is not None, "a process with an engine has an encoder cache"
+    stages: list[Stage] = []
+    if encodes:
+        assert engines.encoder is not None, "asked for above"
+        stages.append(EncodeStage(plan.model, plan.engine, engines.encoder, cache, facts))
+    if engines.engine is not None:
+        stages.append(
+            PrefillStage(
+                plan.model,
+                plan.engine,
+                engines.engine,
+                cache,
+                facts=facts,
+                limits=shared.limits,
+                source=engines.source,
+                encoder=engines.encoder,
+            )
+        )
+    return stages
+
+
+def _derender(shared: Shared) -> Stage:
+    from workers.derender.stage import DerenderStage
+
+    return DerenderStage(
+        shared.plan.model, shared.limits, response_role=shared.plan.ingress.response_role
+    )

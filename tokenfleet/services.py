@@ -1,0 +1,134 @@
+"""The services of one process of a fleet, in the order in which they start."""
+
+from collections.abc import Awaitable, Callable, Iterator
+
+from runtime.execution import Handler
+from runtime.flow import Limits
+from runtime.health import HealthServer, Readiness
+from runtime.lifecycle import Service
+from runtime.loop import ConsumeLoop
+from runtime.retry import RetryPolicy
+from runtime.stage import Stage
+from runtime.stage_handler import StageHandler
+from runtime.watchdog import Watchdog
+from schemas.routes import Stop
+from tokenfleet.front import Front
+from tokenfleet.plan import Role
+from tokenfleet.roles import build_coordinator, build_media, build_stages
+from tokenfleet.shared import Shared
+from tokenfleet.sweeping import Sweeper
+
+
+def services_of(shared: Shared, readiness: Readiness, front: Front | None) -> Iterator[Service]:
+    """`front` is the process's HTTP front; without one, probes have a port of their own."""
+    roles = shared.plan.roles
+    if front is None:
+        yield _health(shared, readiness)
+    yield Service("bus", lambda: _open_bus(shared), lambda _: _close_bus(shared))
+    yield _routine("watchdog", Watchdog(shared.telemetry).run)
+    yield _routine("sweeper", Sweeper(shared.blobs, shared.plan.fleet.store_max_age_s).run)
+    media = build_media(shared)
+    if media is not None:
+        yield Service("media", media.start, lambda _: media.close())
+    for stage in build_stages(shared, media):
+        yield _stage(stage, readiness)
+        yield _Loop(shared, stage.stop.value, [stage.stop], _handler_of(stage, shared)).service(
+            readiness
+        )
+    if Role.COORDINATOR in roles:
+        yield _Loop(
+            shared, "coordinator", [None, Stop.COORDINATE], lambda: build_coordinator(shared)
+        ).service(readiness)
+    if front is not None:
+        yield from front.services()
+
+
+class _Loop:
+    """A consume loop, built when the bus is open: a coordinator must know the cluster's id."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        role: str,
+        sources: list[Stop | None],
+        make_handler: Callable[[], Handler],
+    ) -> None:
+        """`sources`: the stops whose topics are read; None: the public `requests`."""
+        self._shared = shared
+        self._role = role
+        topics = shared.topics
+        self._topics = [topics.requests if s is None else topics.of(s) for s in sources]
+        self._make_handler = make_handler
+        self._loop: ConsumeLoop | None = None
+
+    def service(self, readiness: Readiness) -> Service:
+        readiness.require_true(self._is_assigned, f"{self._role}: no partitions assigned yet")
+        return Service(f"{self._role} loop", self._start, self._stop, self._run)
+
+    def _is_assigned(self) -> bool:
+        return self._loop is not None and self._loop.is_assigned()
+
+    async def _start(self) -> None:
+        fleet = self._shared.plan.fleet
+        self._loop = ConsumeLoop(
+            self._shared.bus,
+            self._topics,
+            group=fleet.topic_prefix + self._role,
+            handler=self._make_handler(),
+            limits=Limits(records=fleet.max_in_flight, bytes=fleet.max_in_flight_bytes),
+            retry=RetryPolicy(max_attempts=fleet.max_attempts),
+            telemetry=self._shared.telemetry.role(self._role),
+        )
+        await self._loop.start()
+
+    async def _stop(self, timeout_s: float) -> None:
+        if self._loop is not None:
+            await self._loop.stop(timeout_s)
+
+    async def _run(self) -> None:
+        assert self._loop is not None, "started before it runs"
+        await self._loop.run()
+
+
+def _handler_of(stage: Stage, shared: Shared) -> Callable[[], Handler]:
+    return lambda: StageHandler(stage, shared.delivery)
+
+
+def _stage(stage: Stage, readiness: Readiness) -> Service:
+    warm: list[Stage] = []
+
+    async def start() -> None:
+        await stage.start()
+        warm.append(stage)
+
+    async def stop(_: float) -> None:
+        warm.clear()
+        await stage.close()
+
+    readiness.require_true(lambda: bool(warm), f"{stage.stop}: the model is not loaded yet")
+    return Service(stage.stop.value, start, stop)
+
+
+def _health(shared: Shared, readiness: Readiness) -> Service:
+    server = HealthServer(shared.plan.health, readiness=readiness, telemetry=shared.telemetry)
+    return Service("health", server.start, lambda _: server.stop())
+
+
+def _routine(name: str, run: Callable[[], Awaitable[None]]) -> Service:
+    """Something that only runs in the background."""
+
+    async def nothing(*_: float) -> None:
+        return None
+
+    return Service(name, nothing, nothing, run)
+
+
+async def _open_bus(shared: Shared) -> None:
+    await shared.bus.start()
+    num_partitions = shared.plan.fleet.num_partitions
+    await shared.bus.create_topics(shared.topics.all(), num_partitions=num_partitions)
+
+
+async def _close_bus(shared: Shared) -> None:
+    await shared.bus.stop()
+    shared.close()

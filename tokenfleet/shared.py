@@ -1,0 +1,136 @@
+"""What the roles of one process share: bus, store, encoder cache, the model's facts, metrics."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR
+
+from runtime.bus import Bus, open_bus
+from runtime.delivery import Delivery
+from runtime.errors import SettingsError
+from runtime.model_dir import ModelDirectory, read_model
+from runtime.storage import BlobStore, EncoderCache
+from runtime.storage.blobs import open_blobs
+from runtime.storage.encoder_cache import open_encoder_cache
+from runtime.telemetry import Telemetry
+from schemas.limits import ModelLimits
+from schemas.topics import Topics
+from tokenfleet.plan import ENGINES, Plan
+from workers.models.ec_config import EcTransfer, read_ec_transfer_config
+from workers.models.families import MediaFacts, describe
+from workers.models.namespace import ec_namespace
+
+# Documented limits that vLLM's users set as variables; everything else is a setting.
+_LIMIT_VARIABLES = {
+    "max_n_sequences": "VLLM_MAX_N_SEQUENCES",
+    "max_stop_strings": "VLLM_MAX_STOP_STRINGS",
+    "max_completion_prompts": "VLLM_MAX_COMPLETION_PROMPTS",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    plan: Plan
+    topics: Topics
+    directory: ModelDirectory
+    limits: ModelLimits
+    media: MediaFacts
+    telemetry: Telemetry
+    bus: Bus
+    blobs: BlobStore
+    delivery: Delivery
+    encoder_cache: EncoderCache | None
+    """None where this process neither encodes nor prefills nor is told of a cache."""
+    scratch: Path | None
+    """Removed at the end: the cache of a fleet that was not given one."""
+
+    def close(self) -> None:
+        if self.scratch is not None:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def open_shared(
+    plan: Plan, environ: Mapping[str, str], *, wrap_bus: Callable[[Bus], Bus] = lambda bus: bus
+) -> Shared:
+    """Raise SettingsError where bus, store, cache or model cannot be what the plan says."""
+    topics = Topics(plan.fleet.topic_prefix)
+    directory = read_model(plan.model)
+    media = describe(directory.path)
+    ec_transfer = read_ec_transfer_config(plan.engine.ec_transfer_config)
+    blobs = open_blobs(plan.fleet.store)
+    scratch = _scratch(plan, ec_transfer)
+    return Shared(
+        plan=plan,
+        topics=topics,
+        directory=directory,
+        limits=_limits(plan, directory, environ),
+        media=media,
+        telemetry=_telemetry(),
+        bus=wrap_bus(open_bus(plan.fleet.bus, plan.fleet)),
+        blobs=blobs,
+        delivery=Delivery(blobs, topics),
+        encoder_cache=_encoder_cache(plan, directory, ec_transfer, scratch),
+        scratch=scratch,
+    )
+
+
+def _telemetry() -> Telemetry:
+    telemetry = Telemetry()
+    for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+        telemetry.registry.register(collector)
+    return telemetry
+
+
+def _limits(plan: Plan, directory: ModelDirectory, environ: Mapping[str, str]) -> ModelLimits:
+    return ModelLimits(
+        max_model_len=directory.max_model_len,
+        vocab_size=directory.vocab_size,
+        served_names=directory.served_names,
+        max_logprobs=plan.model.max_logprobs,
+        max_num_seqs=plan.model.max_num_seqs,
+        **{
+            name: _whole_number(variable, environ[variable])
+            for name, variable in _LIMIT_VARIABLES.items()
+            if variable in environ
+        },
+    )
+
+
+def _whole_number(variable: str, text: str) -> int:
+    if not text.isdigit():
+        raise SettingsError(f"{variable}={text!r} must be a whole number")
+    return int(text)
+
+
+def _scratch(plan: Plan, ec_transfer: EcTransfer | None) -> Path | None:
+    """A fresh folder for the cache of this run, where an engine runs and no cache is named."""
+    if not plan.roles & ENGINES or plan.engine.ec or ec_transfer:
+        return None
+    return Path(tempfile.mkdtemp(prefix="tokenfleet-ec-"))
+
+
+def _encoder_cache(
+    plan: Plan, directory: ModelDirectory, ec_transfer: EcTransfer | None, scratch: Path | None
+) -> EncoderCache | None:
+    if ec_transfer is not None:  # vLLM's own layout: shared with its engines as it is
+        return open_encoder_cache(ec_transfer.url)
+    url = plan.engine.ec or (f"directory://{quote(str(scratch))}" if scratch else None)
+    has_weights = any(directory.path.glob("*.safetensors"))
+    if url is None or not (has_weights or plan.roles & ENGINES):
+        return None
+    return open_encoder_cache(url, ec_namespace(directory.path, _processor_config(plan, directory)))
+
+
+def _processor_config(plan: Plan, directory: ModelDirectory) -> dict[str, Any]:
+    """Everything outside the weights that changes what an image of a hash is encoded to."""
+    config: dict[str, Any] = {"dtype": plan.model.dtype}
+    for name in ("preprocessor_config.json", "video_preprocessor_config.json"):
+        path = directory.path / name
+        config[name] = json.loads(path.read_bytes()) if path.exists() else None
+    return config
