@@ -9,7 +9,7 @@ import pytest
 
 from tests import broker
 
-FOLDER = "TOKENFLEET_TEST_FOLDER"
+FOLDER = "TEST_BROKER_FOLDER"
 _skipped: list[str] = []
 
 

@@ -13,7 +13,7 @@ from schemas.limits import ModelLimits
 from schemas.routes import Kind
 
 DATA = Path(__file__).parent.parent / "data" / "wire"
-CORPUS = os.environ.get("TOKENFLEET_GOLDEN")
+CORPUS = os.environ.get("GOLDEN_CORPUS")
 """Folder of recorded cases; only tests of the whole corpus need it."""
 
 

@@ -38,7 +38,7 @@ def test_recorded_items_encode_to_the_same_bytes(data: bytes) -> None:
     assert encode_item(decode_item(data)) == data
 
 
-@pytest.mark.skipif(CORPUS is None, reason="TOKENFLEET_GOLDEN names no folder")
+@pytest.mark.skipif(CORPUS is None, reason="GOLDEN_CORPUS names no folder")
 def test_every_item_of_the_corpus_encodes_to_the_same_bytes() -> None:
     count = 0
     for data in corpus_items():
