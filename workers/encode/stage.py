@@ -98,7 +98,7 @@ class EncodeStage:
             return {}
         embedding = await self._try_cached(group.item, metadata)
         if embedding is None:
-            embedding = await self._encode(group.item, fields, job.envelope.deadline_ms)
+            embedding = await self._encode(group, fields, job.envelope.deadline_ms)
         return await self._cache.put(group.item.mm_hash, embedding)
 
     async def _require_cached(self, group: Group) -> None:
@@ -110,14 +110,22 @@ class EncodeStage:
             )
 
     async def _try_cached(self, item: Item, metadata: dict[str, Any]) -> Embedding | None:
-        rows = self._facts.num_rows(item.modality, metadata) or item.num_embeds
+        try:
+            rows = self._facts.num_rows(item.modality, metadata) or item.num_embeds
+        except (TypeError, ValueError, IndexError):
+            return None  # the tower says what is wrong with it
         return await self._cache.get(
             item.mm_hash, rows=rows, width=self._facts.embedding_width, dtypes=FLOATS
         )
 
-    async def _encode(self, item: Item, fields: Fields, deadline_ms: float) -> Embedding:
-        wanted = EncoderInput(item.modality, item.mm_hash, fields)
-        (embedding,) = await self._encoder.encode([wanted], deadline_ms=deadline_ms)
+    async def _encode(self, group: Group, fields: Fields, deadline_ms: float) -> Embedding:
+        wanted = EncoderInput(group.item.modality, group.item.mm_hash, fields)
+        try:
+            (embedding,) = await self._encoder.encode([wanted], deadline_ms=deadline_ms)
+        except ApiError as error:
+            if error.status == 400:
+                error.message = f"{group.item.modality} item {group.indices[0]}: {error.message}"
+            raise
         return embedding
 
     async def _reply(self, job: Job, found: dict[str, Descriptor]) -> None:

@@ -29,6 +29,13 @@ def ec_namespace(
     return "-".join(part[:16] for part in (*parts, *_tenant(tenant)))
 
 
+def processor_config(model_dir: str | Path) -> dict[str, Any]:
+    """The processor's files as they are; what a process adds by flags is the caller's to add."""
+    names = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
+    paths = [Path(model_dir) / name for name in names]
+    return {path.name: _json(path) for path in paths if path.exists()}
+
+
 def _tenant(tenant: str) -> tuple[str, ...]:
     """Hashed: a tenant's name is its own business and may hold anything."""
     return (blake3.blake3(tenant.encode()).hexdigest(),) if tenant else ()
@@ -44,7 +51,7 @@ def weights_fingerprint(model_dir: Path) -> str:
     if not files:
         raise SettingsError(f"model: {model_dir} holds no safetensors files")
     digest = blake3.blake3()
-    digest.update(_digest_of_json(_config(model_dir)).encode())
+    digest.update(_digest_of_json(_json(model_dir / "config.json")).encode())
     for file in files:
         try:
             with file.open("rb") as opened:
@@ -54,12 +61,11 @@ def weights_fingerprint(model_dir: Path) -> str:
     return digest.hexdigest()
 
 
-def _config(model_dir: Path) -> dict[str, Any]:
+def _json(path: Path) -> Any:
     try:
-        config: dict[str, Any] = json.loads((model_dir / "config.json").read_bytes())
+        return json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise SettingsError(f"model: cannot read config.json: {error}") from error
-    return config
+        raise SettingsError(f"model: cannot read {path.name}: {error}") from error
 
 
 def _digest_of_json(value: Mapping[str, Any]) -> str:

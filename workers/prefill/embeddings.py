@@ -70,14 +70,23 @@ class _Request:
         if key not in self._found:
             fields = await read_fields(self._job, item)
             metadata = self._metadata(item, fields)
-            rows = self._facts.num_rows(item.modality, metadata)
-            if rows is not None:
-                _check_rows(item, rows, runs)
+            self._check_metadata(item, metadata, runs)
             embedding = await self._fetch(item, fields, sum(length for _, length in runs))
             if embedding is None:
                 self.missing.append(item.mm_hash)
             self._found[key] = embedding, metadata
         return self._found[key]
+
+    def _check_metadata(self, item: Item, metadata: dict[str, Any], runs: Runs) -> None:
+        """The item is as long as its placeholder, where the family's metadata tell."""
+        try:
+            rows = self._facts.num_rows(item.modality, metadata)
+        except (TypeError, ValueError, IndexError):
+            raise bad_request(f"{metadata} does not describe an item.", "mm_metadata") from None
+        if rows is not None:
+            _check_rows(item, rows, runs)
+        elif self._facts.modalities[item.modality].metadata:
+            raise bad_request(f"The {item.modality} item needs mm_metadata.", "mm_metadata")
 
     def _metadata(self, item: Item, fields: Fields | None) -> dict[str, Any]:
         """From the payload, else from what the encoder said of the item."""

@@ -98,7 +98,8 @@ class ModelFacts:
 
     @property
     def merge_size(self) -> int:
-        return int(self._vision.get("spatial_merge_size", 1))
+        """Patches per side that make one embedding; 2 where the files leave it out."""
+        return int(self._vision.get("spatial_merge_size", 2))
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -118,7 +119,10 @@ class ModelFacts:
         return self.config.get("vision_config") or {}
 
     def num_rows(self, modality: str, metadata: Mapping[str, Any]) -> int | None:
-        """Embedding rows of an item by its metadata; None where the family has none to tell."""
+        """Embedding rows of an item by its metadata; None where it does not tell.
+
+        ValueError or TypeError for metadata of another form.
+        """
         layout = self.modalities[modality]
         if layout.grid is not None and layout.grid in metadata:
             t, h, w = metadata[layout.grid]

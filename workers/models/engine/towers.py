@@ -4,17 +4,17 @@ Everything a family does differently when encoding is here, as one function each
 and no cache.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from schemas.errors import ApiError
 from workers.models.engine.loading import LoadedModel
+from workers.models.families import read_files
+from workers.models.families.adapter import ModelFiles
 
 Fields = Mapping[str, Tensor]
 Tower = Callable[[LoadedModel, str, Fields], Tensor]
@@ -50,14 +50,11 @@ def _require(fields: Fields, *names: str | None) -> None:
 
 def _qwen(model: LoadedModel, modality: str, fields: Fields) -> Tensor:
     layout = model.facts.modalities[modality]
-    pixels, grid = fields[layout.pixels], fields[str(layout.grid)].reshape(-1, 3)
-    patches = int(grid.prod(-1).sum())
-    if pixels.ndim != 2 or pixels.shape[0] != patches:
-        raise ApiError(
-            f"{layout.pixels} of shape {list(pixels.shape)} does not hold the {patches} patches "
-            f"of its grid {grid.tolist()}.",
-            param="kwargs_data",
-        )
+    pixels, grid = fields[layout.pixels], _grid(model, fields[str(layout.grid)])
+    vision = model.module.config.vision_config
+    channels = getattr(vision, "in_channels", 3)
+    width = channels * vision.temporal_patch_size * vision.patch_size**2
+    _require_shape(layout.pixels, pixels, (int(grid.prod(-1).sum()), width))
     pixels = _normalised(model, modality, pixels)
     found = model.module.model.get_image_features(pixels, grid.to(model.device))
     layers = [found.pooler_output, *(getattr(found, "deepstack_features", None) or ())]
@@ -65,16 +62,46 @@ def _qwen(model: LoadedModel, modality: str, fields: Fields) -> Tensor:
 
 
 def _llava(model: LoadedModel, modality: str, fields: Fields) -> Tensor:
-    pixels = fields["pixel_values"].to(model.device, model.dtype)
-    found = model.module.model.get_image_features(pixels.reshape(1, *pixels.shape[-3:]))
+    pixels = fields["pixel_values"]
+    _require_shape("pixel_values", pixels, _image_shape(model))
+    found = model.module.model.get_image_features(_floats(model, pixels).unsqueeze(0))
     return torch.cat(list(found.pooler_output))
 
 
 def _gemma3(model: LoadedModel, modality: str, fields: Fields) -> Tensor:
-    pixels = fields["pixel_values"].to(model.device, model.dtype)
-    found = model.module.model.get_image_features(pixels.reshape(-1, *pixels.shape[-3:]))
+    pixels = fields["pixel_values"]
+    crops = pixels.shape[0] if pixels.ndim == 4 else 1
+    _require_shape("pixel_values", pixels, (crops, *_image_shape(model)))
+    found = model.module.model.get_image_features(_floats(model, pixels))
     rows: Tensor = found.pooler_output.flatten(0, 1)
     return rows
+
+
+def _grid(model: LoadedModel, grid: Tensor) -> Tensor:
+    """int64 [items, 3], every entry a possible number of patches."""
+    merge = model.facts.merge_size
+    is_whole = not grid.dtype.is_floating_point and grid.numel() in (3, 6, 9, 12)
+    if not is_whole or bool((grid < 1).any()) or bool((grid.reshape(-1, 3)[:, 1:] % merge).any()):
+        raise ApiError(f"{grid.tolist()} is no grid of patches.", param="kwargs_data")
+    return grid.reshape(-1, 3).long()
+
+
+def _image_shape(model: LoadedModel) -> tuple[int, ...]:
+    vision = model.module.config.vision_config
+    return (getattr(vision, "num_channels", 3), vision.image_size, vision.image_size)
+
+
+def _require_shape(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    """Checked here, because inside a tower a wrong shape is an error without a name."""
+    if tuple(tensor.shape) != shape:
+        raise ApiError(
+            f"{name} must have the shape {list(shape)}, got {list(tensor.shape)}.",
+            param="kwargs_data",
+        )
+
+
+def _floats(model: LoadedModel, pixels: Tensor) -> Tensor:
+    return pixels.to(model.device, model.dtype)
 
 
 _TOWERS: dict[str, Tower] = {
@@ -93,7 +120,7 @@ def _normalised(model: LoadedModel, modality: str, patches: Tensor) -> Tensor:
     A patch row is [channels, time, height, width] flattened.
     """
     if patches.dtype.is_floating_point:
-        return patches.to(model.device, model.dtype)
+        return _floats(model, patches)
     mean, std = (
         torch.tensor(values, device=model.device).reshape(1, -1, 1)
         for values in _mean_and_std(model, modality)
@@ -108,17 +135,11 @@ _CLIP_STD = [0.26862954, 0.26130258, 0.27577711]
 
 def _mean_and_std(model: LoadedModel, modality: str) -> tuple[list[float], list[float]]:
     """From the processor's files; Qwen2's defaults where they name none."""
-    config = {
-        **_read_json(model.facts.directory / "preprocessor_config.json"),
-        **(
-            _read_json(model.facts.directory / "video_preprocessor_config.json")
-            if modality == "video"
-            else {}
-        ),
-    }
+    files = _files(model.facts.directory)
+    config = files.video_processor if modality == "video" else files.image_processor
     return config.get("image_mean", _CLIP_MEAN), config.get("image_std", _CLIP_STD)
 
 
 @cache
-def _read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_bytes()) if path.exists() else {}
+def _files(directory: Path) -> ModelFiles:
+    return read_files(directory, {}, "auto")
