@@ -12,13 +12,14 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from runtime import flow, logs
+from runtime import flow
 from runtime.backlog import Backlog, Work
-from runtime.bus import Bus, Record, TopicPartition, record_bytes
+from runtime.bus import Bus, Record, TopicPartition
 from runtime.committer import Committer
 from runtime.errors import BusError
 from runtime.execution import Again, Done, Execution, Handler
 from runtime.flow import Limits, Load
+from runtime.reporting import bind_record, report
 from runtime.retry import RetryPolicy
 from runtime.telemetry import RoleTelemetry, Telemetry
 
@@ -28,7 +29,7 @@ _POLL_S = 0.5
 # Without room for so long the partitions are paused and polling goes on, or the group misses us.
 _FULL_S = 1.0
 _BUS_AWAY_S = 0.5
-_LEAVE_TIMEOUT_S = 5.0
+_MIN_LEAVE_S = 2.0
 # Of the time to stop in; the rest is for the last commit and for leaving.
 _WORK_SHARE = 0.8
 
@@ -68,6 +69,7 @@ class ConsumeLoop:
         self._ended: asyncio.Future[None] | None = None
         self._is_rebalancing = False
         self._is_stopping = False
+        self._seen_alive = time.monotonic()
 
     # Called by the owner.
 
@@ -90,18 +92,23 @@ class ConsumeLoop:
         if self._is_stopping:
             return
         self._is_stopping = True
+        give_up_at = time.monotonic() + timeout_s
         await _cancel(self._routines)
         for timer in self._timers.values():
             timer.cancel()
         await self._finish_or_cancel(timeout_s * _WORK_SHARE)
         await self._committer.commit_now()
-        await self._leave()
+        await self._leave(max(give_up_at - time.monotonic(), _MIN_LEAVE_S))
         if self._ended and not self._ended.done():
             self._ended.set_result(None)
 
     def is_assigned(self) -> bool:
         """Whether the group has settled with us in it; for readiness."""
         return bool(self._routines) and not (self._is_rebalancing or self._is_stopping)
+
+    def idle_s(self) -> float:
+        """Since the take routine last went round; for liveness. Below a second when all is well."""
+        return time.monotonic() - self._seen_alive
 
     @property
     def in_flight(self) -> int:
@@ -147,6 +154,7 @@ class ConsumeLoop:
             for record in await self._poll(count, _POLL_S):
                 self._accept(record)
             self._dispatch()
+            self._seen_alive = time.monotonic()
 
     async def _wait_for_room(self) -> None:
         """Pausing costs what was fetched ahead, so it is done only where the wait is long."""
@@ -158,6 +166,7 @@ class ConsumeLoop:
             self._apply_pauses()
             for record in await self._poll(1, 0.0):  # of a partition that has just come to us
                 self._accept(record)
+        self._seen_alive = time.monotonic()
 
     async def _poll(self, count: int, timeout_s: float) -> Sequence[Record]:
         try:
@@ -204,7 +213,7 @@ class ConsumeLoop:
     def _start(self, work: Work) -> None:
         work.attempts += 1
         context = contextvars.copy_context()
-        context.run(_bind, work)
+        context.run(bind_record, work)
         running = self._execution.run(work.record, work.attempts)
         task = asyncio.create_task(running, context=context)
         # By callback: a task cancelled before its first step runs none of its own code.
@@ -224,7 +233,8 @@ class ConsumeLoop:
             self._committer.wake()
         self._dispatch()
         self._has_room.set()
-        self._report(work, result, time.perf_counter() - started)
+        self._telemetry.load(records=self._backlog.running, held_bytes=self._backlog.bytes)
+        report(self._telemetry, work, result, time.perf_counter() - started)
 
     def _result_of(self, task: asyncio.Task[Done | Again]) -> Done | Again | None:
         if (error := task.exception()) is None:
@@ -242,20 +252,6 @@ class ConsumeLoop:
         del self._timers[work]
         self._backlog.resume(work)
         self._dispatch()
-
-    def _report(self, work: Work, result: Done | Again | None, work_s: float) -> None:
-        """The one line and the figures of a try."""
-        outcome = result.outcome if result else "cancelled"
-        bytes_in, bytes_out = record_bytes(work.record), result.bytes_out if result else 0
-        queue_s = max(work.taken_ms - work.record.timestamp_ms, 0.0) / 1000
-        self._telemetry.handled(outcome, work_s=work_s, bytes_in=bytes_in, bytes_out=bytes_out)
-        self._telemetry.load(records=self._backlog.running, held_bytes=self._backlog.bytes)
-        if work.attempts == 1:
-            self._telemetry.queued(queue_s)
-        if logger.isEnabledFor(logging.INFO):
-            fields = {"outcome": outcome, "bytes_in": bytes_in, "bytes_out": bytes_out}
-            times = {"work_ms": round(work_s * 1e3, 3), "queue_ms": round(queue_s * 1e3, 3)}
-            logger.info("record_handled", extra=fields | times)
 
     # Ending.
 
@@ -275,23 +271,13 @@ class ConsumeLoop:
             await asyncio.wait(tasks, timeout=timeout_s)
         await _cancel([task for task in tasks if not task.done()])
 
-    async def _leave(self) -> None:
+    async def _leave(self, timeout_s: float) -> None:
+        """Where a rebalance waits for a dead member, leaving waits with it."""
         try:
-            async with asyncio.timeout(_LEAVE_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
                 await self._consumer.stop()
         except (TimeoutError, BusError) as error:
             logger.warning("leave_failed", extra={"group": self._group, "error": repr(error)})
-
-
-def _bind(work: Work) -> None:
-    record = work.record
-    logs.bind(
-        request_id=(record.key or b"").decode(errors="replace"),
-        topic=record.topic,
-        partition=record.partition,
-        offset=record.offset,
-        attempt=work.attempts,
-    )
 
 
 async def _cancel(tasks: Sequence["asyncio.Task[None] | asyncio.Task[Done | Again]"]) -> None:

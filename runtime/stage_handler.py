@@ -14,7 +14,7 @@ from runtime.bus import Outgoing, Record
 from runtime.delivery import Delivery, failure
 from runtime.stage import Job, Stage
 from schemas.envelope import CONTENT_TYPE, Envelope, Hop, now_ms
-from schemas.errors import ApiError, DecodeError, EmbeddingMissing, FailureCode
+from schemas.errors import ApiError, DecodeError, EmbeddingMissing, FailureCode, Transient
 from schemas.routes import Stop
 
 log = logging.getLogger(__name__)
@@ -56,6 +56,10 @@ class StageHandler:
             envelope.route = [Stop.COORDINATE, *envelope.route[envelope.at :]]
             envelope.at = 0
             return [await forward(job, self.delivery)]
+        except Transient as error:
+            # No wait beyond it: the record comes back in time to be answered as expired.
+            error.deadline_ms = envelope.deadline_ms
+            raise
         except ApiError as error:
             envelope.outcome = failure(error)
         envelope.trace.append(hop.stop(self.stage.stop, job.blob_bytes))

@@ -9,6 +9,7 @@ import pytest
 from runtime.bus import Bus, Outgoing, Record, TopicPartition
 from runtime.bus.memory import READ, MemoryBus
 from runtime.errors import BusError, OwnershipLost, StoreError
+from runtime.flow import Limits
 from runtime.logs import JsonFormatter
 from runtime.loop import ConsumeLoop
 from runtime.telemetry import Telemetry
@@ -157,6 +158,20 @@ async def test_a_refused_commit_is_normal(bus, topics, caplog):
     assert not [r for r in caplog.records if r.levelno > logging.INFO]
 
 
+async def test_polling_goes_on_while_there_is_no_room(bus, topics):
+    """Or the group would take a slow worker for a dead one."""
+    handler = Echo(topics)
+    handler.work = handler.wait
+    await send_all(bus, topics.requests, [f"k{n}".encode() for n in range(20)])
+    async with running(bus, topics, handler, limits=Limits(records=2)) as loop:
+        await until(lambda: loop.in_flight == 2)
+        before = bus.calls.count("poll")
+        await until(lambda: bus.calls.count("poll") >= before + 2)
+
+        assert len(handler.started) == 2
+        assert loop.idle_s() < 2
+
+
 async def test_work_of_a_lost_partition_is_cancelled_and_not_committed(bus, topics):
     cancelled: list[int] = []
 
@@ -237,7 +252,7 @@ async def test_one_line_per_record_says_which_and_how_it_went(bus, topics, caplo
         def emit(self, record: logging.LogRecord) -> None:
             lines.append(JsonFormatter().format(record))
 
-    logger = logging.getLogger("runtime.loop")
+    logger = logging.getLogger("runtime.reporting")
     logger.setLevel(logging.INFO)
     logger.addHandler(keep := Keep())
     try:

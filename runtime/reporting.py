@@ -1,0 +1,39 @@
+"""The one log line and the figures of each try of a record. Knows no loop and no bus."""
+
+import logging
+
+from runtime import logs
+from runtime.backlog import Work
+from runtime.bus import record_bytes
+from runtime.execution import Again, Done
+from runtime.telemetry import RoleTelemetry
+
+logger = logging.getLogger(__name__)
+
+
+def bind_record(work: Work) -> None:
+    """Into the context of the task that handles it: whatever is logged there says which record."""
+    record = work.record
+    logs.bind(
+        request_id=(record.key or b"").decode(errors="replace"),
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        attempt=work.attempts,
+    )
+
+
+def report(
+    telemetry: RoleTelemetry, work: Work, result: Done | Again | None, work_s: float
+) -> None:
+    """No result: the try was cancelled."""
+    outcome = result.outcome if result else "cancelled"
+    bytes_in, bytes_out = record_bytes(work.record), result.bytes_out if result else 0
+    queue_s = max(work.taken_ms - work.record.timestamp_ms, 0.0) / 1000
+    telemetry.handled(outcome, work_s=work_s, bytes_in=bytes_in, bytes_out=bytes_out)
+    if work.attempts == 1:
+        telemetry.queued(queue_s)
+    if logger.isEnabledFor(logging.INFO):
+        fields = {"outcome": outcome, "bytes_in": bytes_in, "bytes_out": bytes_out}
+        times = {"work_ms": round(work_s * 1e3, 3), "queue_ms": round(queue_s * 1e3, 3)}
+        logger.info("record_handled", extra=fields | times)
