@@ -222,7 +222,6 @@ async def test_a_choice_ends_in_exactly_one_of_the_given_texts(fleet):
     [
         {"structured_outputs": {"regex": "a+"}},
         {"structured_outputs": {"json": {"type": "object"}}},
-        {"thinking_token_budget": 3},
     ],
 )
 async def test_what_a_later_version_brings_is_refused_clearly(fleet, sampling):

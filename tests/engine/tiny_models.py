@@ -96,6 +96,7 @@ def gemma3():
         boi_token_index=292,
         eoi_token_index=293,
         mm_tokens_per_image=4,
+        tie_word_embeddings=False,  # tied ones make a random model repeat its last token
     )
     return hf.Gemma3ForConditionalGeneration(config)
 
