@@ -79,7 +79,7 @@ def _parsed(prompt: Prompt, limits: ModelLimits) -> GenerateRequest:
 
 
 def _refuse_later_parts(request: GenerateRequest) -> None:
-    """A thinking_token_budget is accepted and has no effect, as in vLLM without a reasoning setup."""
+    """A thinking_token_budget is accepted without effect, as in vLLM without a reasoning setup."""
     params = request.sampling_params
     if request.output_mode == "derender":
         raise not_implemented("output_mode='derender' is not implemented yet.")
