@@ -3,8 +3,9 @@
 Every call is one pass in torch that releases the interpreter lock. Knows no request and no family.
 """
 
+import platform
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,13 +55,31 @@ def resize(pixels: torch.Tensor, height: int, width: int, resample: int = 3) -> 
     if mode is None:
         raise bad_request(f"resample {resample!r} is not supported; use one of {sorted(_MODES)}")
     smooth = mode in _ANTIALIASED
-    return interpolate(
+    if mode == "bilinear" and not _has_integer_bilinear():
+        pixels, whole = pixels.float(), True
+    else:
+        whole = False
+    resized = interpolate(
         pixels,
         (height, width),
         mode=mode,
         align_corners=False if smooth else None,
         antialias=smooth,
     )
+    return resized.round_().to(torch.uint8) if whole else resized
+
+
+def stack(pictures: Sequence[torch.Tensor]) -> torch.Tensor:
+    """[n, 3, height, width] of pictures of one size."""
+    if len({picture.shape for picture in pictures}) > 1:
+        raise bad_request("without do_resize the crops of a picture differ in size")
+    return torch.cat(list(pictures))
+
+
+def _has_integer_bilinear() -> bool:
+    """Elsewhere vLLM's processor goes by way of floating point, with other roundings."""
+    capable = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    return capable or platform.machine() in ("aarch64", "arm64")
 
 
 def center_crop(pixels: torch.Tensor, height: int, width: int) -> torch.Tensor:

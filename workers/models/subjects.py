@@ -130,7 +130,7 @@ def _video_subject(
     kept = request.family.select_frames(facts.metadata, processing)
     if kept is not None:
         if max(kept) >= facts.num_frames:
-            raise bad_request("do_sample_frames needs all frames of the video", "video_url")
+            raise bad_request("do_sample_frames needs all frames of the video")
         metadata = {**facts.metadata, "frames_indices": kept}
         facts = replace(facts, num_frames=len(kept), metadata=metadata)
     plan = request.family.plan_video(facts, processing)

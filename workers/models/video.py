@@ -169,8 +169,8 @@ def _check_pixels(width: int, height: int, limits: MediaLimits) -> None:
         raise bad_request("Could not open video stream: its frame size is unknown")
     if 0 < limits.max_image_pixels < width * height:
         raise bad_request(
-            f"Video frame dimensions {width}x{height} ({width * height} pixels) exceed the maximum of"
-            f" {limits.max_image_pixels} pixels. Set VLLM_MAX_IMAGE_PIXELS to increase this limit."
+            f"Video frame dimensions {width}x{height} ({width * height} pixels) exceed the maximum"
+            f" of {limits.max_image_pixels} pixels (VLLM_MAX_IMAGE_PIXELS)."
         )
 
 

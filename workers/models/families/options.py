@@ -26,7 +26,7 @@ def resolve(
         merged |= _RAW_PIXELS
     scoped = merged.get(SCOPES[modality]) or {}
     if not isinstance(scoped, Mapping):
-        raise bad_request(f"`{SCOPES[modality]}` must be a mapping", "mm_processor_kwargs")
+        raise bad_request(f"`{SCOPES[modality]}` must be a mapping")
     flat = {key: value for key, value in merged.items() if key in known}
     return merge(flat, {key: value for key, value in scoped.items() if key in known})
 
@@ -42,20 +42,23 @@ def merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def mapping(value: Any, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise bad_request(f"{name} must be an object, got {value!r}")
+    return value
+
+
 def integer(value: Any, name: str, *, least: int = 1) -> int:
     """Raise ApiError for what is no whole number from `least` on."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise bad_request(
-            f"{name} must be a whole number of at least {least}, got {value!r}",
-            "mm_processor_kwargs",
-        )
+        raise bad_request(f"{name} must be a whole number of at least {least}, got {value!r}")
     return value
 
 
 def number(value: Any, name: str) -> float:
     """Raise ApiError for what is no positive number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-        raise bad_request(f"{name} must be a positive number, got {value!r}", "mm_processor_kwargs")
+        raise bad_request(f"{name} must be a positive number, got {value!r}")
     return float(value)
 
 
@@ -68,7 +71,7 @@ def real(value: Any, name: str) -> float:
 
 def flag(value: Any, name: str) -> bool:
     if not isinstance(value, bool):
-        raise bad_request(f"{name} must be true or false, got {value!r}", "mm_processor_kwargs")
+        raise bad_request(f"{name} must be true or false, got {value!r}")
     return value
 
 
@@ -76,5 +79,5 @@ def colours(value: Any, name: str) -> tuple[float, ...]:
     """One number per channel; a single number counts for all three."""
     values = value if isinstance(value, list | tuple) else [value] * 3
     if len(values) != 3 or not all(isinstance(v, int | float) for v in values):
-        raise bad_request(f"{name} must be 3 numbers, got {value!r}", "mm_processor_kwargs")
+        raise bad_request(f"{name} must be 3 numbers, got {value!r}")
     return tuple(float(v) for v in values)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from schemas.refusals import bad_request
 from workers.models import items
 from workers.models.families.adapter import (
     ModalityFacts,
@@ -27,6 +28,19 @@ class Qwen25VL(Qwen2VL):
     """See `Family`."""
 
     modalities = MODALITIES
+
+    def select_frames(
+        self, metadata: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> list[int] | None:
+        """By number or by rate, out of the frames the file has."""
+        if not options.get("do_sample_frames"):
+            return None
+        total, count, fps = metadata["total_num_frames"], options["num_frames"], options["fps"]
+        if (count is None) == (fps is None):
+            raise bad_request("do_sample_frames needs either num_frames or fps for this model")
+        if count is not None:
+            return self.reduced(total, count)
+        return self.sample_frames(total, metadata["fps"], options)
 
     def plan_video(self, video: VideoFacts, options: Mapping[str, Any]) -> Plan:
         plan = super().plan_video(video, options)

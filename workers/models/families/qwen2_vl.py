@@ -46,7 +46,7 @@ _IMAGE_DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 _VIDEO_DEFAULTS: dict[str, Any] = _IMAGE_DEFAULTS | {
     "size": {"shortest_edge": 128 * 28 * 28, "longest_edge": 28 * 28 * 768},
-    "min_frames": 4, "max_frames": 768, "fps": 2, "num_frames": None,
+    "min_frames": 4, "max_frames": 768, "fps": None, "num_frames": None,
 }  # fmt: skip
 _EXTRA_KEYS = {"min_pixels", "max_pixels", "do_sample_frames"}
 _GEOMETRY = ("patch_size", "temporal_patch_size", "merge_size")
@@ -126,16 +126,31 @@ class Qwen2VL:
             modality,
             {*defaults, *_EXTRA_KEYS},
             server=self._server_options,
-            request=with_aliases(request),
+            request=self.prepared(request),
             raw_pixels=self.raw_pixels,
         )
         for name in _GEOMETRY:
             if chosen.get(name, defaults[name]) != defaults[name]:
                 raise bad_request(
-                    f"{name} belongs to the model ({defaults[name]}) and cannot be changed",
-                    "mm_processor_kwargs",
+                    f"{name} belongs to the model ({defaults[name]}) and cannot be changed"
                 )
-        return {**defaults, **chosen, "size": vision_size(defaults["size"], chosen)}
+        _check_types(chosen)
+        return {**defaults, **chosen, "size": self.chosen_size(defaults["size"], chosen)}
+
+    def prepared(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A request's options before they meet the operator's."""
+        return request
+
+    def chosen_size(
+        self, default: Mapping[str, int], chosen: Mapping[str, Any]
+    ) -> Mapping[str, int]:
+        """A size that is given has to be given whole."""
+        size = opt.mapping(chosen.get("size", default), "size")
+        if {"shortest_edge", "longest_edge"} - size.keys():
+            raise bad_request(f"size must have shortest_edge and longest_edge, got {dict(size)}")
+        if None in (chosen.get("min_pixels", 1), chosen.get("max_pixels", 1)):
+            raise bad_request("min_pixels and max_pixels must be whole numbers, got null")
+        return vision_size(size, chosen)
 
     # --- images
 
@@ -174,12 +189,15 @@ class Qwen2VL:
     def select_frames(
         self, metadata: Mapping[str, Any], options: Mapping[str, Any]
     ) -> list[int] | None:
-        """The processor samples once more only where a request asks for it."""
-        if not opt.flag(options.get("do_sample_frames", False), "do_sample_frames"):
+        if not options.get("do_sample_frames"):
             return None
-        total, count = metadata["total_num_frames"], options["num_frames"]
+        count = options["num_frames"]
         if count is None:
-            return self.sample_frames(total, metadata["fps"], options)
+            raise bad_request("do_sample_frames needs num_frames for this model")
+        return self.reduced(len(metadata["frames_indices"]), count)
+
+    def reduced(self, total: int, count: int) -> list[int]:
+        """A number of frames, made even, out of `total`."""
         step = self.geometry.temporal
         count = round(opt.integer(count, "num_frames") / step) * step
         if not 0 < count <= total:
@@ -323,6 +341,16 @@ def with_size(defaults: Mapping[str, Any], configured: Mapping[str, Any]) -> dic
     return {**defaults, **own, "size": size}
 
 
+def _check_types(chosen: Mapping[str, Any]) -> None:
+    """Of the keys that matter for one kind of item only, but are refused for any."""
+    if chosen.get("fps") is not None:
+        opt.real(chosen["fps"], "fps")
+    if chosen.get("num_frames") is not None:
+        opt.integer(chosen["num_frames"], "num_frames")
+    if "do_sample_frames" in chosen:
+        opt.flag(chosen["do_sample_frames"], "do_sample_frames")
+
+
 def with_aliases(request: Mapping[str, Any]) -> dict[str, Any]:
     """min_pixels and size.shortest_edge mean the same, as do their opposites: complete each by the
     other, so that a request wins over the operator's flag in either spelling."""
@@ -335,10 +363,7 @@ def with_aliases(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _completed(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     out = dict(kwargs)
-    size = out.get("size") or {}
-    if not isinstance(size, Mapping):
-        raise bad_request(f"size must be an object, got {size!r}", "mm_processor_kwargs")
-    size = dict(size)
+    size = dict(opt.mapping(out.get("size") or {}, "size"))
     for edge, alias in _PIXEL_ALIASES:
         if alias not in out:
             if size.get(edge) is not None:
@@ -350,12 +375,16 @@ def _completed(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def vision_size(default: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, int]:
-    size = {**default, **(chosen.get("size") or {})}
+    """Pixel counts win over the edges that mean the same."""
+    size = {**default, **opt.mapping(chosen.get("size") or {}, "size")}
     for edge, alias in _PIXEL_ALIASES:
         if chosen.get(alias) is not None:
             size[edge] = chosen[alias]
-        size[edge] = opt.integer(size[edge], f"size.{edge}")
-    return size
+    shortest = opt.integer(size["shortest_edge"], "size.shortest_edge", least=-(2**31))
+    longest = opt.integer(size["longest_edge"], "size.longest_edge")
+    if shortest == 0:
+        raise bad_request("size.shortest_edge must not be 0")
+    return {"shortest_edge": shortest, "longest_edge": longest}
 
 
 def _geometry(defaults: Mapping[str, Any]) -> Geometry:

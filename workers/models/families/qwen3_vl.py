@@ -14,7 +14,7 @@ from workers.models.families.adapter import (
     VideoFacts,
     Vocabulary,
 )
-from workers.models.families.qwen2_vl import Qwen2VL, check_ratio
+from workers.models.families.qwen2_vl import Qwen2VL, check_ratio, vision_size, with_aliases
 from workers.render.media import Replacement, Span
 
 MODEL_TYPES = ("qwen3_vl", "qwen3_vl_moe")
@@ -36,8 +36,17 @@ class Qwen3VL(Qwen2VL):
     video_loader = "qwen3_vl"
     video_defaults: Mapping[str, Any] = {
         **Qwen2VL.video_defaults, "patch_size": 16, "image_mean": _HALF, "image_std": _HALF,
-        "size": {"shortest_edge": 128 * 32 * 32, "longest_edge": 32 * 32 * 768},
+        "fps": 2, "size": {"shortest_edge": 128 * 32 * 32, "longest_edge": 32 * 32 * 768},
     }  # fmt: skip
+
+    def prepared(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        return with_aliases(request)
+
+    def chosen_size(
+        self, default: Mapping[str, int], chosen: Mapping[str, Any]
+    ) -> Mapping[str, int]:
+        """What is not given is the model's."""
+        return vision_size(default, chosen)
 
     def sample_frames(self, total: int, fps: float, kwargs: Mapping[str, Any]) -> list[int]:
         """Evenly from first to last, `fps` per second of the source (01 §6.4)."""
