@@ -60,7 +60,7 @@ Model = Annotated[
 
 def make_plan(values: Values, roles: frozenset[Role], model: str | None, mode: Mode) -> Plan:
     """Every group validated, and the plan checked. Raise SettingsError with readable lines."""
-    ingress = values.group(IngressSettings)
+    ingress = values.group(IngressSettings, **_vllm_api_key(values))
     engine = values.group(EngineSettings)
     ec_transfer = read_ec_transfer_config(engine.ec_transfer_config)
     if ec_transfer is not None and ingress.generate_stage is None:
@@ -80,6 +80,12 @@ def make_plan(values: Values, roles: frozenset[Role], model: str | None, mode: M
             is_scale_out=scale_out(mode, is_enabled, environment().get(VARIABLE)),
         )
     )
+
+
+def _vllm_api_key(values: Values) -> dict[str, Any]:
+    """vLLM's own variable, where neither flag nor ours is given."""
+    key = environment().get("VLLM_API_KEY")
+    return {"api_key": (key,)} if key and "api_key" not in values else {}
 
 
 def _demo_names(values: Values) -> tuple[str, ...]:
