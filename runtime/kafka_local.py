@@ -177,16 +177,17 @@ class LocalKafka:
         self._properties.write_text("".join(f"{k}={v}\n" for k, v in lines.items()))
 
     def _format(self, jars: Path) -> None:
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        arguments = ("format", "-t", cluster, "-c", str(self._properties))
+        arguments = ("format", "-t", _cluster_id(), "-c", str(self._properties))
         with self._log_file() as output:
-            subprocess.run(
+            done = subprocess.run(
                 _java(jars, "kafka.tools.StorageTool", *arguments),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 timeout=60,
-                check=True,
+                check=False,
             )
+        if done.returncode:
+            raise SettingsError(f"Kafka cannot use {self._directory}: {self._last_line()}")
 
     def _wait_until_up(self, timeout_s: float) -> None:
         give_up_at = time.monotonic() + timeout_s
@@ -212,6 +213,11 @@ class LocalKafka:
             self._process.kill()
             self._process.wait()
         self._process = None
+
+
+def _cluster_id() -> str:
+    """As Kafka writes a UUID; one that starts with a dash would be taken for an option."""
+    return "k" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
 
 
 def free_port() -> int:

@@ -191,3 +191,26 @@ def blob_file(root: Path, ref: BlobRef) -> Path:
 
 def make_old(path: Path, age_s: float) -> None:
     os.utime(path, (time.time() - age_s,) * 2)
+
+
+async def test_memory_is_bounded_and_keeps_what_was_used_last():
+    blobs = MemoryBlobs(max_bytes=4_000)
+    first = await blobs.put(b"a" * 1_000)
+    second = await blobs.put(b"b" * 1_000)
+    await blobs.get(first)
+
+    await blobs.put(b"c" * 1_000)
+
+    assert await blobs.get(first) == b"a" * 1_000
+    with pytest.raises(StoreError, match="missing"):
+        await blobs.get(second)
+
+
+async def test_memory_stays_bounded_under_many_small_names():
+    blobs = MemoryBlobs(max_bytes=100_000)
+
+    for number in range(10_000):
+        await blobs.put_if_absent(f"outcomes/{number}", b"x")
+
+    assert blobs.held_bytes <= 100_000
+    assert await blobs.get_named("outcomes/9999") == b"x"
