@@ -40,6 +40,11 @@ class FleetSettings(Group):
         gt=0,
         description="Age at which blobs are removed; longer than deadlines and topics' retention",
     )
+    store_memory_bytes: int = Field(
+        1024 * 1024 * 1024,
+        ge=1024 * 1024,
+        description="What a memory:/// store may hold; the least recently used goes first",
+    )
     trusted_tenants: bool = Field(
         False, description="Take the tenant from the x-tenant header of records"
     )

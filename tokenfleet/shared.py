@@ -63,7 +63,7 @@ def open_shared(
     directory = read_model(plan.model)
     media = describe(directory.path)
     ec_transfer = read_ec_transfer_config(plan.engine.ec_transfer_config)
-    blobs = open_blobs(plan.fleet.store)
+    blobs = open_blobs(plan.fleet.store, max_memory_bytes=plan.fleet.store_memory_bytes)
     scratch = _scratch(plan, ec_transfer)
     return Shared(
         plan=plan,

@@ -11,14 +11,12 @@ class Tap:
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
+        self.cluster_id = ""
         self.sent: defaultdict[bytes, list[Outgoing]] = defaultdict(list)
-
-    @property
-    def cluster_id(self) -> str:
-        return self._bus.cluster_id
 
     async def start(self) -> None:
         await self._bus.start()
+        self.cluster_id = self._bus.cluster_id
 
     async def stop(self) -> None:
         await self._bus.stop()

@@ -16,7 +16,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from runtime.errors import SettingsError, StoreError
 from runtime.storage import BlobStore
 from runtime.storage.digest import digest_off_loop
-from runtime.storage.memory_blobs import MemoryBlobs
+from runtime.storage.memory_blobs import MAX_BYTES, MemoryBlobs
 from runtime.storage.names import require_path
 from schemas.envelope import BlobRef
 
@@ -30,11 +30,11 @@ _RETRY: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=20)}
 _CLIENT: Any = {"timeout": timedelta(seconds=30), "connect_timeout": timedelta(seconds=5)}
 
 
-def open_blobs(url: str) -> BlobStore:
-    """The store a URL names. SettingsError where that is not possible."""
+def open_blobs(url: str, *, max_memory_bytes: int = MAX_BYTES) -> BlobStore:
+    """The store a URL names; one in memory is bounded. SettingsError where that is impossible."""
     scheme = urlsplit(url).scheme
     if scheme == "memory":
-        return MemoryBlobs()
+        return MemoryBlobs(max_memory_bytes)
     if scheme not in ("file", "s3"):
         raise SettingsError(f"--store {url!r}: use file:///path, s3://bucket/prefix or memory:///")
     try:

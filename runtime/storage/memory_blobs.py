@@ -1,9 +1,11 @@
 """The blob store of a fleet in one process: references to the very bytes, no copies.
 
-Nothing is verified on read: the bytes are the object that was hashed. Not shared with anybody.
+Bounded: above `max_bytes` the objects that were not used for longest go first. Nothing is verified
+on read, because the bytes are the object that was hashed. Not shared with anybody.
 """
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 
 from runtime.errors import StoreError
@@ -11,58 +13,90 @@ from runtime.storage.digest import digest_off_loop
 from runtime.storage.names import require_path
 from schemas.envelope import BlobRef
 
+MAX_BYTES = 1024 * 1024 * 1024
+# What an entry costs beside its bytes, so that many small ones are bounded too.
+_ENTRY_BYTES = 512
+
 
 class MemoryBlobs:
-    """Lives as long as its owner. Single dict operations only, so threads may share it."""
+    """Lives as long as its owner; used on one event loop."""
 
     is_shared = False
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, max_bytes: int = MAX_BYTES, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`max_bytes` must exceed what requests in flight hold: those are the youngest."""
+        self._max_bytes = max_bytes
         self._clock = clock
-        self._blobs: dict[str, tuple[bytes, float]] = {}
-        self._named: dict[str, tuple[bytes, float]] = {}
+        self._entries: OrderedDict[str, tuple[bytes, float]] = OrderedDict()
+        self.held_bytes = 0
 
     async def put(self, data: bytes) -> BlobRef:
         data = bytes(data)
         digest = await digest_off_loop(data)
-        kept = self._blobs.get(digest, (data, 0.0))[0]
-        self._blobs[digest] = (kept, self._clock())
+        key = f"blobs/{digest}"
+        self._write(key, self._entries.get(key, (data, 0.0))[0])
         return BlobRef(digest=digest, size=len(data))
 
     async def get(self, ref: BlobRef) -> bytes:
-        try:
-            data = self._blobs[ref.digest][0]
-        except KeyError:
-            raise StoreError(f"blob {ref.digest} is missing") from None
+        data = self._read(f"blobs/{ref.digest}")
+        if data is None:
+            raise StoreError(f"blob {ref.digest} is missing")
         if len(data) != ref.size:
             raise StoreError(f"blob {ref.digest} is not what was written")
         return data
 
     async def refresh(self, ref: BlobRef) -> bool:
-        entry = self._blobs.get(ref.digest)
-        if entry is None:
+        data = self._read(f"blobs/{ref.digest}")
+        if data is None:
             return False
-        self._blobs[ref.digest] = (entry[0], self._clock())
+        self._write(f"blobs/{ref.digest}", data)
         return True
 
     async def put_if_absent(self, name: str, data: bytes) -> bool:
-        entry = (bytes(data), self._clock())
-        return self._named.setdefault(require_path(name), entry) is entry
+        key = _named(name)
+        if key in self._entries:
+            return False
+        self._write(key, bytes(data))
+        return True
 
     async def put_named(self, name: str, data: bytes) -> None:
-        self._named[require_path(name)] = (bytes(data), self._clock())
+        self._write(_named(name), bytes(data))
 
     async def get_named(self, name: str) -> bytes | None:
-        entry = self._named.get(require_path(name))
-        return entry[0] if entry else None
+        return self._read(_named(name))
 
     async def sweep(self, *, max_age_s: float) -> int:
         before = self._clock() - max_age_s
-        return _forget(self._blobs, before) + _forget(self._named, before)
+        old = [key for key, (_, written) in self._entries.items() if written < before]
+        for key in old:
+            self._forget(key)
+        return len(old)
+
+    def _read(self, key: str) -> bytes | None:
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        self._entries.move_to_end(key)
+        return entry[0]
+
+    def _write(self, key: str, data: bytes) -> None:
+        if key in self._entries:
+            self._forget(key)
+        self._entries[key] = data, self._clock()
+        self.held_bytes += _cost(data)
+        while self.held_bytes > self._max_bytes and len(self._entries) > 1:
+            self._forget(next(iter(self._entries)))
+
+    def _forget(self, key: str) -> None:
+        data, _ = self._entries.pop(key)
+        self.held_bytes -= _cost(data)
 
 
-def _forget(entries: dict[str, tuple[bytes, float]], before: float) -> int:
-    old = [name for name, (_, written) in list(entries.items()) if written < before]
-    for name in old:
-        entries.pop(name, None)
-    return len(old)
+def _cost(data: bytes) -> int:
+    return len(data) + _ENTRY_BYTES
+
+
+def _named(name: str) -> str:
+    return f"named/{require_path(name)}"
