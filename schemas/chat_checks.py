@@ -49,6 +49,9 @@ def without_prompt_ids_beside_media(body: dict[str, Any]) -> dict[str, Any]:
     return {**body, "kv_transfer_params": kept}
 
 
+_TEXT_PARTS = ("text", "input_text", "output_text", "refusal", "thinking", "tool_reference")
+
+
 def _has_media(messages: object) -> bool:
     contents = (
         [m.get("content") for m in messages if isinstance(m, dict)]
@@ -56,7 +59,7 @@ def _has_media(messages: object) -> bool:
         else []
     )
     return any(
-        isinstance(part, dict) and part.get("type") not in ("text", "input_text", "output_text")
+        isinstance(part, dict) and part.get("type") not in _TEXT_PARTS
         for content in contents
         if isinstance(content, list)
         for part in content

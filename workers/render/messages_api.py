@@ -11,16 +11,19 @@ from typing import Any
 from schemas.anthropic import (
     AnthropicMessage,
     AnthropicTool,
+    AnthropicToolChoice,
     ContentBlock,
     MessagesRequest,
     ToolDefinition,
 )
 from schemas.chat import ChatCompletionRequest
+from schemas.fields import FunctionDefinition, NamedFunction, NamedToolChoice, Tool, ToolChoice
 from schemas.refusals import bad_request
 
 Message = dict[str, Any]
 
 _BILLING_HEADER = "x-anthropic-billing-header"
+_CHOICES: dict[str, ToolChoice] = {"auto": "auto", "any": "required", "none": "none"}
 _COPIED = (
     "model", "max_tokens", "temperature", "top_p", "top_k", "watermarking", "cache_salt",
     "kv_transfer_params", "ec_transfer_params", "vllm_xargs", "chat_template_kwargs", "mm_payload",
@@ -43,10 +46,13 @@ def chat_request(
         "stop": request.stop_sequences,
     }
     body |= _stream(request) | _output(request) | _thinking(request, disabled_effort)
-    body |= _tools(request)
     chat = ChatCompletionRequest.model_validate(body)
-    if "tool_choice" not in body:
-        chat.tool_choice = None  # the schema's "none" would say that tools must not be called
+    # Set behind the schema's back: here a choice needs no tools, and no choice is none at all.
+    tools = _tools_in_effect(request)
+    chat.tools = None if tools is None else [_tool(tool) for tool in tools]
+    chat.tool_choice = _tool_choice(request.tool_choice, has_tools=tools is not None)
+    if request.tool_choice is not None:
+        chat.parallel_tool_calls = not request.tool_choice.disable_parallel_tool_use
     return chat
 
 
@@ -193,30 +199,23 @@ def _results(block: ContentBlock) -> list[Message]:
 # --- tools
 
 
-def _tools(request: MessagesRequest) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    tools = _tools_in_effect(request)
-    if tools is not None:
-        result["tools"] = [_tool(tool) for tool in tools]
-        result["tool_choice"] = "auto"
-    choice = request.tool_choice
-    if choice is not None:
-        named = {"type": "function", "function": {"name": choice.name}}
-        modes: dict[str, Any] = {"auto": "auto", "any": "required", "none": "none", "tool": named}
-        result["tool_choice"] = modes[choice.type]
-        result["parallel_tool_calls"] = not choice.disable_parallel_tool_use
-    return result
+def _tool_choice(choice: AnthropicToolChoice | None, *, has_tools: bool) -> ToolChoice:
+    if choice is None:
+        return "auto" if has_tools else None
+    if choice.type == "tool":
+        return NamedToolChoice(function=NamedFunction(name=choice.name or ""))
+    return _CHOICES[choice.type]
 
 
-def _tool(tool: AnthropicTool) -> dict[str, Any]:
-    function = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.input_schema,
-        "strict": tool.strict,
-        "defer_loading": tool.defer_loading,
-    }
-    return {"type": "function", "function": function}
+def _tool(tool: AnthropicTool) -> Tool:
+    function = FunctionDefinition(
+        name=tool.name,
+        description=tool.description,
+        parameters=tool.input_schema,
+        strict=tool.strict,
+        defer_loading=tool.defer_loading,
+    )
+    return Tool(function=function)
 
 
 def _tools_in_effect(request: MessagesRequest) -> list[AnthropicTool] | None:

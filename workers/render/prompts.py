@@ -3,7 +3,8 @@
 01-render §5.1 and §7.3. Knows no chat and no media processing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -109,36 +110,38 @@ def truncate_expanded(
     return ids[kept], moved
 
 
+def encode_text(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
+    """All of the text's tokens. Raise ApiError for what is no text."""
+    with _only_text():
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+
 def _encode(tokenizer: Tokenizer, texts: list[str], rules: PromptRules) -> list[list[int]]:
+    special = rules.add_special_tokens
     if len(texts) == 1:
-        return [_checked_encode(tokenizer, texts[0], rules)]
+        return [encode_text(tokenizer, texts[0], add_special_tokens=special)]
+    with _only_text():
+        return tokenizer.encode_batch(texts, add_special_tokens=special)
+
+
+@contextmanager
+def _only_text() -> Iterator[None]:
+    """Lone surrogates are the only strings that the tokenizer refuses."""
     try:
-        return tokenizer.encode_batch(texts, add_special_tokens=rules.add_special_tokens)
+        yield
     except TypeError:
-        raise _not_text() from None
-
-
-def _checked_encode(tokenizer: Tokenizer, text: str, rules: PromptRules) -> list[int]:
-    try:
-        return tokenizer.encode(text, add_special_tokens=rules.add_special_tokens)
-    except TypeError:
-        raise _not_text() from None
-
-
-def _not_text() -> Exception:
-    """A lone surrogate is the only string that the tokenizer refuses."""
-    return bad_request("The prompt holds characters that are no valid Unicode (lone surrogates).")
+        raise bad_request(
+            "The prompt holds characters that are no valid Unicode (lone surrogates)."
+        ) from None
 
 
 def _with_offsets(
     tokenizer: Tokenizer, text: str, dropped: int, rules: PromptRules
 ) -> tuple[list[int], Offsets | None]:
-    try:
+    with _only_text():
         ids, offsets = tokenizer.encode_with_offsets(
             text, add_special_tokens=rules.add_special_tokens
         )
-    except TypeError:
-        raise _not_text() from None
     if dropped:
         offsets = [(start + dropped, end + dropped) for start, end in offsets]
     return ids, offsets

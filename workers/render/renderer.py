@@ -6,6 +6,8 @@ All calls are plain computation, safe to make from several threads at once.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pydantic import ValidationError
+
 from runtime.model_dir import ModelDirectory
 from runtime.settings import ModelSettings, RenderSettings
 from schemas.anthropic import MessagesRequest
@@ -27,7 +29,14 @@ from workers.render.media import Media, MediaPart
 from workers.render.messages_api import chat_request
 from workers.render.parsers import Parsers
 from workers.render.probes import Probes
-from workers.render.prompts import Prompt, PromptRules, check_rules, take_ids, tokenize
+from workers.render.prompts import (
+    Prompt,
+    PromptRules,
+    check_rules,
+    encode_text,
+    take_ids,
+    tokenize,
+)
 from workers.render.requests import ChatInput, chat_input, completion_rules, completion_tools
 from workers.render.responses_api import responses_input
 from workers.render.sampling import AnyRequest, resolve_max_tokens, sampling_params, server_defaults
@@ -35,6 +44,8 @@ from workers.render.templating import Templates
 from workers.text.tokenizer import Tokenizer
 from workers.text.tools import ToolWishes
 
+_MAX_COMPLAINT = 1000
+_NO_FIM = "suffix is only supported for models with FIM completion rendering"
 # What a request may change of how its media are treated, and what that costs.
 _MEDIA_KWARGS = {
     "mm_processor_kwargs": "multimodal preprocessing",
@@ -111,7 +122,10 @@ class Renderer:
 
     def tokenize_input(self, request: TokenizeChatRequest) -> ChatInput:
         """Raise ApiError for what this server does not take."""
-        chat = request.to_chat_request()
+        try:
+            chat = request.to_chat_request()
+        except ValidationError as error:
+            raise bad_request(str(error)[:_MAX_COMPLAINT]) from None
         self._check_chat(chat)
         given = chat_input(chat, self._templates, self.limits, hides_unused_tools=False)
         self._check_media_kwargs(given)
@@ -219,7 +233,7 @@ class Renderer:
     # --- both
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return encode_text(self.tokenizer, text, add_special_tokens=add_special_tokens)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The vocabulary's own writing of tokens."""
@@ -274,21 +288,26 @@ def _no_beam_search() -> ApiError:
 
 
 def _check_completion(request: CompletionRequest) -> None:
+    reason = _why_no_suffix(request)
+    if reason is not None:
+        raise ApiError(reason, param="suffix")
+    if request.prompt == []:
+        raise bad_request("You must pass at least one prompt", "prompt")
     if request.suffix is not None:
-        raise ApiError(_why_no_suffix(request), param="suffix")
+        raise ApiError(_NO_FIM, param="suffix")
     if request.prompt_embeds is not None:
         raise bad_request(
             "You must set `--enable-prompt-embeds` to input `prompt_embeds`.", "prompt_embeds"
         )
-    if not request.prompts:
-        raise bad_request("You must pass at least one prompt", "prompt")
 
 
-def _why_no_suffix(request: CompletionRequest) -> str:
+def _why_no_suffix(request: CompletionRequest) -> str | None:
+    if request.suffix is None:
+        return None
     if request.echo:
         return "Echo is unsupported with suffix."
     if request.prompt_embeds is not None:
         return "suffix is not supported with prompt_embeds"
     if request.truncate_prompt_tokens is not None:
         return "suffix is not supported with truncate_prompt_tokens"
-    return "suffix is only supported for models with FIM completion rendering"
+    return None

@@ -112,16 +112,24 @@ def _messages(request: ResponsesRequest) -> list[Message]:
 def _add(messages: list[Message], message: Message) -> None:
     """One answer may be several items: thinking, text and calls join the turn that is open."""
     last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
-    if last is None or message["role"] != "assistant":
-        messages.append(message)
+    if last is None or not isinstance(message, _Piece):
+        messages.append(dict(message))
         return
-    (key, value) = next((k, v) for k, v in message.items() if k != "role")
-    if key == "tool_calls":
-        last["tool_calls"] = [*last.get("tool_calls", ()), *value]
-    elif last.get(key) is None:
-        last[key] = value
+    value = message[message.key]
+    if message.key == "tool_calls":
+        last["tool_calls"] = [*(last.get("tool_calls") or ()), *value]
+    elif last.get(message.key) is None:
+        last[message.key] = value
     else:
-        messages.append(message)
+        messages.append(dict(message))
+
+
+class _Piece(dict[str, Any]):
+    """A part of an assistant's turn."""
+
+    def __init__(self, key: str, value: Any) -> None:
+        super().__init__({"role": "assistant", key: value})
+        self.key = key
 
 
 def _message(item: Item) -> Message:
@@ -138,21 +146,21 @@ def _message(item: Item) -> Message:
             "tool_call_id": item.get("call_id"),
         }
     if kind == "reasoning":
-        return {"role": "assistant", "reasoning": _reasoning(item)}
+        return _Piece("reasoning", _reasoning(item))
     if item.get("role") == "assistant" and (text := _first_text(item.get("content"))) is not None:
-        return {"role": "assistant", "content": text}
+        return _Piece("content", text)
     if "role" in item:
         return dict(item)
     raise bad_request(f"Unsupported input item type: {kind}", "input")
 
 
-def _call(item: Item, name: str, arguments: str) -> Message:
+def _call(item: Item, name: str, arguments: str) -> _Piece:
     call = {
         "id": item.get("call_id"),
         "type": "function",
         "function": {"name": name, "arguments": arguments},
     }
-    return {"role": "assistant", "tool_calls": [call]}
+    return _Piece("tool_calls", [call])
 
 
 def _reasoning(item: Item) -> str:

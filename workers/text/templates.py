@@ -25,6 +25,12 @@ from workers.text.private_tokens import PrivateTokens
 
 RENDER_TIMEOUT_S = 30.0
 _CACHED_TEMPLATES = 64
+_CONTINUE_OR_START = (
+    "continue_final_message and add_generation_prompt are not compatible. Use"
+    " continue_final_message when you want the model to continue the final message, and"
+    " add_generation_prompt when you want to add a header that will prompt it to start a new"
+    " assistant message instead."
+)
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 # Arguments of Hugging Face's `apply_chat_template` that are no template variables.
 _NOT_VARIABLES = {
@@ -126,6 +132,8 @@ class ChatTemplate:
         """
         _check(variables, tools)
         if continue_final_message:
+            if variables.get("add_generation_prompt"):
+                raise ApiError(_CONTINUE_OR_START)
             messages, final = _with_continue_tag(messages, self.source)
         kept = {k: v for k, v in variables.items() if self._takes(k)}
         deadline = time.monotonic() + RENDER_TIMEOUT_S

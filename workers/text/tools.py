@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from runtime.errors import SettingsError
+from schemas.errors import ApiError
 from schemas.sampling import StructuredOutputs
 from workers.text import structural_tags
 from workers.text.structural_tags import Choice, Format
@@ -104,7 +105,10 @@ def _with_grammar(wishes: ToolWishes, rules: ToolParserRules, level: StrictLevel
     choice: Choice = "forced" if wishes.forced else "required"
     if is_auto and structured is None:
         choice = "auto"
-    form = rules.grammar(_functions(wishes, level), choice)
+    functions = _functions(wishes, level)
+    if wishes.forced and len(functions) != 1:
+        raise ApiError("Forced tool choice must resolve to exactly one tool.")
+    form = rules.grammar(functions, choice)
     if not wishes.is_parallel:
         form = structural_tags.one_call(form)
     if is_auto and structured is not None:
@@ -129,7 +133,7 @@ def _as_format(given: StructuredOutputs) -> Format:
         schema = json.loads(given.json_) if isinstance(given.json_, str) else given.json_
         return structural_tags.json_schema(schema)
     if given.regex is not None:
-        return {"type": "regex", "pattern": given.regex, "excludes": []}
+        return {"type": "regex", "pattern": given.regex}
     if given.choice is not None:
         words = [{"type": "const_string", "value": word} for word in given.choice]
         return structural_tags.either(*words)
