@@ -20,6 +20,7 @@ _context: ContextVar[Mapping[str, Any]] = ContextVar("log_context", default=_NOT
 # What every LogRecord has; whatever else one carries came in through `extra`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 # Chatty below warning; aiokafka reports every membership change there.
+_REPEAT_S = 5.0
 _QUIET = ("aiokafka", "asyncio", "httpx", "httpcore", "urllib3")
 
 
@@ -49,9 +50,28 @@ def configure(
     handler = logging.StreamHandler(output)
     is_console = form == "console" or (form == "auto" and output.isatty())
     handler.setFormatter(ConsoleFormatter() if is_console else JsonFormatter())
+    handler.addFilter(_Repeats())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(logging.getLogger().level, logging.WARNING))
+
+
+class _Repeats(logging.Filter):
+    """Lets one message of a chatty library through every few seconds: a broker that is away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not record.name.startswith("aiokafka"):
+            return True
+        # The template, not the text: that has partitions and addresses in it.
+        last = self._seen.get(str(record.msg))
+        if last is not None and record.created - last < _REPEAT_S:
+            return False
+        self._seen[str(record.msg)] = record.created
+        return True
 
 
 class JsonFormatter(logging.Formatter):

@@ -29,6 +29,7 @@ _REBALANCE_TIMEOUT_MS = 30_000
 _MIN_FETCH_BYTES = 1024 * 1024
 _TOPIC_READY_S = 30.0
 _CONNECT_S = 5.0
+_ANSWER_S = 10.0
 
 
 class KafkaBus:
@@ -157,17 +158,29 @@ class KafkaBus:
 
 async def _connect(admin: AIOKafkaAdminClient, servers: Sequence[str]) -> None:
     """SettingsError where none of the servers answers within a few seconds."""
+    problem = f"--bus kafka://{','.join(servers)}: no broker answers there"
     give_up_at = time.monotonic() + _CONNECT_S
-    while True:
-        try:
-            async with asyncio.timeout(_CONNECT_S):
-                await admin.start()
-            return
-        except (KafkaError, TimeoutError) as error:
-            if time.monotonic() > give_up_at:
-                message = f"--bus kafka://{','.join(servers)}: no broker answers there"
-                raise SettingsError(message) from error
+    # Knocked first: aiokafka logs an error for every attempt that fails.
+    while not any([await _is_listening(server) for server in servers]):
+        if time.monotonic() > give_up_at:
+            raise SettingsError(problem)
         await asyncio.sleep(0.25)
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            await admin.start()
+    except (KafkaError, TimeoutError) as error:
+        raise SettingsError(problem) from error
+
+
+async def _is_listening(server: str) -> bool:
+    host, _, port = server.rpartition(":")
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
 
 
 def _is_created(entry: Sequence[Any]) -> bool:

@@ -74,6 +74,16 @@ def test_lines_below_the_level_are_left_out(stream):
     assert stream.getvalue() == ""
 
 
+def test_a_library_that_repeats_itself_is_heard_now_and_then(stream):
+    logs.configure("info", "json", stream=stream)
+    for port in range(5):
+        logging.getLogger("aiokafka.conn").error("Unable to connect to %s", port)
+        logging.getLogger("x").error("Unable to connect to %s", port)
+
+    names = [json.loads(line)["logger"] for line in stream.getvalue().splitlines()]
+    assert (names.count("aiokafka.conn"), names.count("x")) == (1, 5)
+
+
 async def test_tasks_do_not_see_each_others_context(stream):
     logs.configure("info", "json", stream=stream)
 
