@@ -60,7 +60,7 @@ class _MediaList:
         """The placeholder text of the new item."""
         rules = self.rules
         if rules.placeholder is None:
-            raise bad_request(f"This model takes no {part.modality} input.", part.modality)
+            raise bad_request(f"The model takes no {part.modality}: it is not a multimodal model")
         if part.form == "embeds" and not rules.takes_embeds:
             raise bad_request(
                 f"You must set `--enable-mm-embeds` to input `{part.param}`", part.param
@@ -173,7 +173,7 @@ def _as_text(parts: Sequence[Part], media: _MediaList) -> str:
                     placeholders[text] = placeholders.get(text, 0) + 1
         else:
             texts.append(part.text if isinstance(part, TextPart) else part.name or "")
-    text = _SEPARATOR.join(texts)
+    text = _SEPARATOR.join(filter(None, texts))
     front = [p for p, count in placeholders.items() for _ in range(count)]
     return _SEPARATOR.join([*front, text] if text else front)
 
@@ -185,8 +185,6 @@ def _add_assistant_fields(result: Message, message: Mapping[str, Any]) -> None:
         if read:
             result["tool_calls"] = read
     reasoning = message.get("reasoning")
-    if reasoning is None:
-        reasoning = message.get("reasoning_content")
     if reasoning is not None:
         result["reasoning"] = result["reasoning_content"] = reasoning
 

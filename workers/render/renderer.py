@@ -122,6 +122,8 @@ class Renderer:
 
     def tokenize_input(self, request: TokenizeChatRequest) -> ChatInput:
         """Raise ApiError for what this server does not take."""
+        for message in request.messages:
+            message.pop("reasoning_content", None)  # its old name is not known here
         try:
             chat = request.to_chat_request()
         except ValidationError as error:
