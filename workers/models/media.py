@@ -23,7 +23,7 @@ from workers.models.families.adapter import Family, Plan, VideoFacts, Vocabulary
 from workers.models.fetch import Fetcher
 from workers.models.limits import MediaLimits
 from workers.models.memo import Memo
-from workers.models.request import Kwargs, MediaRequest, check_request_kwargs, make_request
+from workers.models.request import Kwargs, MediaRequest, Place, check_request_kwargs, make_request
 from workers.models.stored import StoredItem
 from workers.models.subjects import Subject
 from workers.models.waiting import SingleFlight, in_order
@@ -123,6 +123,7 @@ class MediaPipeline:
             self._model,
             self._render,
             self._bounds,
+            modalities={part.modality for part in parts},
             mm_processor_kwargs=mm_processor_kwargs,
             media_io_kwargs=media_io_kwargs,
             namespace=self._namespace(tenant),
@@ -160,23 +161,24 @@ class MediaPipeline:
     ) -> Subject:
         part = parts[number]
         peers = [i for i, other in enumerate(parts) if other.modality == part.modality]
-        index = peers.index(number)
+        place = Place(part, peers.index(number), len(peers))
         if part.source in (None, ""):
-            return _named_only(part, index, request)
+            return _named_only(place, request)
         try:
-            return await self._identified(part, request)
+            return await self._identified(place, request)
         except ApiError as error:
-            raise subjects.placed(error, part.modality, index, len(peers)) from error
+            raise subjects.placed(error, place) from error
 
-    async def _identified(self, part: MediaPart, request: MediaRequest) -> Subject:
+    async def _identified(self, place: Place, request: MediaRequest) -> Subject:
+        part = place.part
         if part.form == "embeds":
-            return await self._in_thread(subjects.of_embeds, part, request)
+            return await self._in_thread(subjects.of_embeds, place, request)
         if not isinstance(part.source, str):
             raise bad_request(f"{part.param} must hold a URL", part.param)
         if part.source[:5].lower() == "data:":
-            return await self._in_thread(subjects.of_data_url, part, request)
+            return await self._in_thread(subjects.of_data_url, place, request)
         data = await self._fetcher.fetch(part, request.download_budget, request.fetch_deadline)
-        return await self._in_thread(subjects.of_file, data, part, request)
+        return await self._in_thread(subjects.of_file, data, place, request)
 
     async def _item(self, subject: Subject, request: MediaRequest) -> MediaItem:
         """The least work that gives the item: known embedding, stored tensors, plan, all of it."""
@@ -288,14 +290,14 @@ def _take(left: Mapping[str, list[int]], modality: str) -> int:
     )
 
 
-def _named_only(part: MediaPart, index: int, request: MediaRequest) -> Subject:
-    if part.uuid is None:
-        where = f"[{part.modality!r}][{index}]"
+def _named_only(place: Place, request: MediaRequest) -> Subject:
+    if place.part.uuid is None:
+        where = f"[{place.modality!r}][{place.index}]"
         raise bad_request(
             f"multi_modal_data{where} is empty but multi_modal_uuids{where} is missing.",
             "multi_modal_uuids",
         )
-    return subjects.of_uuid(part.modality, part.uuid, index, request)
+    return subjects.of_uuid(place, request)
 
 
 def _planned(subject: Subject) -> StoredItem | None:

@@ -137,6 +137,6 @@ def to_bytes(tensor: torch.Tensor) -> memoryview:
     return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
 
 
-def cast(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
-    """To a dtype by its torch name without prefix."""
-    return tensor.to(getattr(torch, dtype))
+def cast_floats(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
+    """Floats to a dtype by its torch name without prefix; whole numbers stay."""
+    return tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor

@@ -4,7 +4,7 @@ Decides; fetches and decodes nothing.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from workers.models.families.adapter import Family, VideoFacts
 from workers.models.images import ImageOptions, image_options
 from workers.models.limits import Budget, MediaLimits
 from workers.models.memo import Memo
+from workers.render.media import MediaPart
 
 Kwargs = Mapping[str, Any]
 
@@ -23,6 +24,19 @@ _UNTRUSTED = (
     " usage. Start the server with --trust-request-mm-kwargs only when clients are trusted."
 )
 _WHAT = {"mm_processor_kwargs": "preprocessing", "media_io_kwargs": "media loading"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A part among those of its modality."""
+
+    part: MediaPart
+    index: int
+    total: int
+
+    @property
+    def modality(self) -> str:
+        return self.part.modality
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +50,7 @@ class MediaRequest:
     processor_kwargs: Kwargs
     """As the request gave them: they enter the hash."""
     processor_options: Mapping[str, Kwargs]
-    """In force, by modality."""
+    """In force, by modality that the request has."""
     io_kwargs: Mapping[str, Kwargs]
     """In force, by modality: the server's and the request's together enter the hash."""
     image_options: ImageOptions
@@ -49,16 +63,24 @@ class MediaRequest:
     want_tensors: bool
     skip_encoded: bool
 
-    def item_id(self, modality: str, item: Any, uuid: str | None) -> str:
-        return hashing.item_id(
-            modality,
+    def options_of(self, place: Place) -> tuple[Kwargs, Kwargs]:
+        """Processor options of one item, and those that are its alone."""
+        options = self.processor_options[place.modality]
+        return self.family.for_item(place.modality, options, place.index, place.total)
+
+    def item_id(self, place: Place, item: Any) -> str:
+        """The item's hash; values that lists in the options hold for it are hashed on top."""
+        name = hashing.item_id(
+            place.modality,
             item,
             model=self.model,
             algorithm=self.algorithm,
-            uuid=uuid,
+            uuid=place.part.uuid,
             processor_kwargs=self.processor_kwargs,
-            io_kwargs=self.io_kwargs.get(modality, {}),
+            io_kwargs=self.io_kwargs.get(place.modality, {}),
         )
+        own = self.options_of(place)[1]
+        return hashing.digest({"mm_hash": name, **own}, self.algorithm) if own else name
 
 
 def check_request_kwargs(
@@ -79,6 +101,7 @@ def make_request(
     render: RenderSettings,
     limits: MediaLimits,
     *,
+    modalities: Collection[str],
     mm_processor_kwargs: Kwargs | None,
     media_io_kwargs: Kwargs | None,
     namespace: str,
@@ -95,7 +118,7 @@ def make_request(
         algorithm=render.mm_hasher_algorithm,
         limits=limits,
         processor_kwargs=processor_kwargs,
-        processor_options={m: family.options(m, processor_kwargs) for m in family.modalities},
+        processor_options={m: family.options(m, processor_kwargs) for m in modalities},
         io_kwargs=io_kwargs,
         image_options=image_options(io_kwargs.get("image", {})),
         namespace=namespace,

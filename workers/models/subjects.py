@@ -17,8 +17,7 @@ from workers.models import hashing, images
 from workers.models.families import options as opt
 from workers.models.families.adapter import Plan, VideoFacts
 from workers.models.fetch import decode_base64, split_data_url
-from workers.models.request import MediaRequest
-from workers.render.media import MediaPart
+from workers.models.request import MediaRequest, Place
 
 if TYPE_CHECKING:
     from workers.models.video import Source, Video
@@ -40,25 +39,24 @@ class Subject:
     """The caller chose the identity (a uuid): what is stored under it wins over what was sent."""
 
 
-def of_uuid(modality: str, uuid: str, index: int, request: MediaRequest) -> Subject:
-    name = request.item_id(modality, None, uuid)
-    return Subject(modality, name, None, index=index, is_named=True)
+def of_uuid(place: Place, request: MediaRequest) -> Subject:
+    return _subject(place, request.item_id(place, None), None, None)
 
 
-def of_data_url(part: MediaPart, request: MediaRequest) -> Subject:
-    media_type, payload = split_data_url(part.source)
-    if part.modality == "video" and media_type.lower() == "video/jpeg":
-        return of_jpegs(payload, part.uuid, request)
-    return of_file(decode_base64(payload), part, request)
+def of_data_url(place: Place, request: MediaRequest) -> Subject:
+    media_type, payload = split_data_url(place.part.source)
+    if place.modality == "video" and media_type.lower() == "video/jpeg":
+        return of_jpegs(payload, place, request)
+    return of_file(decode_base64(payload), place, request)
 
 
-def of_file(data: bytes, part: MediaPart, request: MediaRequest) -> Subject:
-    if part.modality == "image":
-        return of_image(data, part.uuid, request)
-    return of_video(data, part.uuid, request)
+def of_file(data: bytes, place: Place, request: MediaRequest) -> Subject:
+    if place.modality == "image":
+        return of_image(data, place, request)
+    return of_video(data, place, request)
 
 
-def of_image(data: bytes, uuid: str | None, request: MediaRequest) -> Subject:
+def of_image(data: bytes, place: Place, request: MediaRequest) -> Subject:
     """Raise ApiError for what is no picture. Decodes only where the header does not tell enough."""
     options = request.image_options
     header = images.read_header(data, options, request.limits)
@@ -67,7 +65,7 @@ def of_image(data: bytes, uuid: str | None, request: MediaRequest) -> Subject:
     if not header.is_complete:
         picture = images.decode(data, options, request.limits)
         header = picture.header
-    processing = request.processor_options["image"]
+    processing, _ = request.options_of(place)
     plan = request.family.plan_image(header.width, header.height, processing)
     file = hashing.ImageFile(data, options.io_config if header.is_converted else None)
 
@@ -75,14 +73,13 @@ def of_image(data: bytes, uuid: str | None, request: MediaRequest) -> Subject:
         image = (picture or images.decode(data, options, request.limits)).image
         return _encoded(request.family.process_image(image, plan, processing), plan)
 
-    name = request.item_id("image", file, uuid)
-    return Subject("image", name, plan, make, is_named=uuid is not None)
+    return _subject(place, request.item_id(place, file), plan, make)
 
 
 # --- videos
 
 
-def of_video(data: bytes, uuid: str | None, request: MediaRequest) -> Subject:
+def of_video(data: bytes, place: Place, request: MediaRequest) -> Subject:
     """Raise ApiError for what is no video. A file seen before is not decoded for its identity."""
     from workers.models import video as decoder
 
@@ -97,10 +94,10 @@ def of_video(data: bytes, uuid: str | None, request: MediaRequest) -> Subject:
         facts = _facts(loaded)
         request.seen_videos.put(key, facts)
     file = hashing.VideoFile(data, None if loaded is None else loaded.frames)
-    return _video_subject(file, facts, uuid, request, lambda: loaded or load())
+    return _video_subject(file, facts, place, request, lambda: loaded or load())
 
 
-def of_jpegs(payload: str, uuid: str | None, request: MediaRequest) -> Subject:
+def of_jpegs(payload: str, place: Place, request: MediaRequest) -> Subject:
     """A `video/jpeg` URL: pictures in base64, with commas between them."""
     from workers.models import video as decoder
 
@@ -109,7 +106,7 @@ def of_jpegs(payload: str, uuid: str | None, request: MediaRequest) -> Subject:
     pictures = [_picture_of(decode_base64(part), request) for part in parts]
     loaded = decoder.of_pictures(pictures, kwargs)
     file = hashing.VideoFile(payload.encode(), loaded.frames)
-    return _video_subject(file, _facts(loaded), uuid, request, lambda: loaded)
+    return _video_subject(file, _facts(loaded), place, request, lambda: loaded)
 
 
 def _picture_of(data: bytes, request: MediaRequest) -> images.Picture:
@@ -121,12 +118,12 @@ def _picture_of(data: bytes, request: MediaRequest) -> images.Picture:
 def _video_subject(
     file: hashing.VideoFile,
     facts: VideoFacts,
-    uuid: str | None,
+    place: Place,
     request: MediaRequest,
     load: "Callable[[], Video]",
 ) -> Subject:
-    processing = request.processor_options["video"]
-    name = request.item_id("video", (file, facts.metadata), uuid)
+    processing, _ = request.options_of(place)
+    name = request.item_id(place, (file, facts.metadata))
     kept = request.family.select_frames(facts.metadata, processing)
     if kept is not None:
         if max(kept) >= facts.num_frames:
@@ -141,7 +138,7 @@ def _video_subject(
             video = replace(video, frames=video.frames[kept])
         return _encoded(request.family.process_video(video, plan, processing), plan)
 
-    return Subject("video", name, plan, make, is_named=uuid is not None)
+    return _subject(place, name, plan, make)
 
 
 def _sampler(request: MediaRequest) -> "Callable[[Source], list[int]]":
@@ -173,9 +170,10 @@ def _nbytes(facts: VideoFacts) -> int:
 # --- embeddings made elsewhere
 
 
-def of_embeds(part: MediaPart, request: MediaRequest) -> Subject:
+def of_embeds(place: Place, request: MediaRequest) -> Subject:
     from workers.models import embeds
 
+    part = place.part
     facts = request.family.modalities[part.modality]
     fields = embeds.load_fields(part, facts, request.limits.max_embeds_bytes)
     plan = request.family.plan_embeds(part.modality, fields)
@@ -189,20 +187,26 @@ def of_embeds(part: MediaPart, request: MediaRequest) -> Subject:
     def make() -> bytes:
         return _encoded({main: request.family.embeds_field(fields[main])}, plan)
 
-    name = request.item_id(part.modality, fields, part.uuid)
-    return Subject(part.modality, name, plan, make, is_named=part.uuid is not None)
+    return _subject(place, request.item_id(place, fields), plan, make)
+
+
+def _subject(
+    place: Place, mm_hash: str, plan: Plan | None, make: Callable[[], bytes] | None
+) -> Subject:
+    is_named = place.part.uuid is not None
+    return Subject(place.modality, mm_hash, plan, make, index=place.index, is_named=is_named)
 
 
 def _encoded(fields: Mapping[str, Field], plan: Plan) -> bytes:
     return encode_item({**fields, **plan.metadata})
 
 
-def placed(error: ApiError, modality: str, index: int, total: int) -> ApiError:
+def placed(error: ApiError, place: Place) -> ApiError:
     """The same refusal, saying which of several media it is about."""
-    if total < 2:
+    if place.total < 2:
         return error
     return ApiError(
-        f"{modality} {index + 1} of {total}: {error.message}",
+        f"{place.modality} {place.index + 1} of {place.total}: {error.message}",
         status=error.status,
         type=error.type,
         param=error.param,

@@ -112,6 +112,11 @@ class Family(Protocol):
     def options(self, modality: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Processor options in force: the model's, the server flag's, the request's, last wins."""
 
+    def for_item(
+        self, modality: str, options: Mapping[str, Any], index: int, total: int
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Options of one of `total` items, and those that are its own and enter its hash."""
+
     def plan_image(self, width: int, height: int, options: Mapping[str, Any]) -> Plan: ...
 
     def process_image(

@@ -84,13 +84,13 @@ class Gemma3:
     def settle(self, ids: list[int], ranges: list[Span]) -> tuple[list[int], list[Span]]:
         """Newlines written next to newlines become the token a tokenizer would have made of both.
 
-        A range keeps its length and begins with the melted token, so two images side by side share
-        one: vLLM's ranges overlap by it, too.
+        A range begins with the melted token; of two images side by side the second has it (vLLM
+        lets such ranges overlap and then refuses them).
         """
         for first, second, melted in self._melting:
             ids, moved = _melt(ids, first, second, melted)
             ranges = [(moved[start], length) for start, length in ranges]
-        return ids, ranges
+        return ids, _disjoint(ranges)
 
     def _written(self, num_crops: int) -> tuple[Replacement, list[Span]]:
         """All tokens for an image with crops, and where its soft tokens are."""
@@ -117,7 +117,13 @@ class Gemma3:
             request=request,
             raw_pixels=False,
         )
-        return opt.merge(self._defaults, chosen)
+        return {**self._defaults, **chosen}
+
+    def for_item(
+        self, modality: str, options: Mapping[str, Any], index: int, total: int
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        del modality, index, total
+        return options, {}
 
     def plan_image(self, width: int, height: int, options: Mapping[str, Any]) -> Plan:
         columns, rows = _crops(width, height, options)
@@ -135,14 +141,12 @@ class Gemma3:
         whole = pixels.of_image(image)
         pictures = [whole, *_cut(whole, columns, rows)]
         if opt.flag(options["do_resize"], "do_resize"):
-            size = options["size"]
-            height = opt.integer(size["height"], "size.height")
-            width = opt.integer(size["width"], "size.width")
+            height, width = opt.sides(options["size"], "size")
             pictures = [
                 pixels.resize(p.contiguous(), height, width, options["resample"]) for p in pictures
             ]
         values = pixels.rescale_and_normalize(pixels.stack(pictures), options)
-        return {"pixel_values": items.flat(pixels.cast(values, self._dtype))}
+        return {"pixel_values": items.flat(pixels.cast_floats(values, self._dtype))}
 
     # --- what this family does not take
 
@@ -234,6 +238,13 @@ def _melt(ids: list[int], first: int, second: int, melted: int) -> tuple[list[in
         out.append(melted if is_pair else ids[at])
         at += 2 if is_pair else 1
     return out, moved
+
+
+def _disjoint(ranges: list[Span]) -> list[Span]:
+    """The same, each cut where the next one begins; they hold no embeddings there."""
+    starts = sorted(start for start, _ in ranges)
+    follower = dict(itertools.pairwise([*starts, 2**62]))
+    return [(start, min(length, follower[start] - start)) for start, length in ranges]
 
 
 def _crops(width: int, height: int, options: Mapping[str, Any]) -> tuple[int, int]:

@@ -76,7 +76,13 @@ class Llava:
             request=request,
             raw_pixels=False,
         )
-        return opt.merge(self._defaults, chosen)
+        return {**self._defaults, **chosen}
+
+    def for_item(
+        self, modality: str, options: Mapping[str, Any], index: int, total: int
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        del modality, index, total
+        return options, {}
 
     def plan_image(self, width: int, height: int, options: Mapping[str, Any]) -> Plan:
         del options
@@ -94,8 +100,8 @@ class Llava:
                 values, *_target(image.height, image.width, options["size"]), options["resample"]
             )
         values = self._cropped(values, options)
-        values = pixels.cast(pixels.rescale_and_normalize(values, options)[0], self._dtype)
-        return {"pixel_values": items.batched(values)}
+        values = pixels.cast_floats(pixels.rescale_and_normalize(values, options), self._dtype)
+        return {"pixel_values": items.batched(values[0])}
 
     def _cropped(self, values: "torch.Tensor", options: Mapping[str, Any]) -> "torch.Tensor":
         from workers.models import pixels
@@ -103,7 +109,7 @@ class Llava:
         if not opt.flag(options["do_center_crop"], "do_center_crop"):
             return values
         size = options["crop_size"]
-        sides = (size, size) if isinstance(size, int) else (size["height"], size["width"])
+        sides = (size, size) if isinstance(size, int) else opt.sides(size, "crop_size")
         return pixels.center_crop(values, *sides)
 
     def sample_frames(self, total: int, fps: float, kwargs: Mapping[str, Any]) -> list[int]:
@@ -178,8 +184,8 @@ def _target(height: int, width: int, size: Any) -> tuple[int, int]:
     """(height, width) for a `size` in any of the forms processors use."""
     if isinstance(size, int):
         size = {"shortest_edge": size}
-    if "height" in size and "width" in size:
-        return int(size["height"]), int(size["width"])
+    if "shortest_edge" not in opt.mapping(size, "size"):
+        return opt.sides(size, "size")
     short = opt.integer(size.get("shortest_edge"), "size.shortest_edge")
     long = int(short * max(height, width) / min(height, width))
     return (long, short) if width <= height else (short, long)

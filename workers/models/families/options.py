@@ -48,6 +48,14 @@ def mapping(value: Any, name: str) -> Mapping[str, Any]:
     return value
 
 
+def sides(value: Any, name: str) -> tuple[int, int]:
+    """(height, width) of an option that must have both."""
+    given = mapping(value, name)
+    return integer(given.get("height"), f"{name}.height"), integer(
+        given.get("width"), f"{name}.width"
+    )
+
+
 def integer(value: Any, name: str, *, least: int = 1) -> int:
     """Raise ApiError for what is no whole number from `least` on."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:

@@ -13,7 +13,7 @@ from workers.models.families.adapter import (
     Vocabulary,
 )
 from workers.models.families.qwen2_vl import MODALITIES as BASE_MODALITIES
-from workers.models.families.qwen2_vl import Qwen2VL
+from workers.models.families.qwen2_vl import Qwen2VL, is_resampled
 
 MODALITIES = {
     "image": BASE_MODALITIES["image"],
@@ -33,7 +33,7 @@ class Qwen25VL(Qwen2VL):
         self, metadata: Mapping[str, Any], options: Mapping[str, Any]
     ) -> list[int] | None:
         """By number or by rate, out of the frames the file has."""
-        if not options.get("do_sample_frames"):
+        if not is_resampled(options):
             return None
         total, count, fps = metadata["total_num_frames"], options["num_frames"], options["fps"]
         if (count is None) == (fps is None):

@@ -97,11 +97,11 @@ class Qwen2VL:
         self.vocabulary = vocabulary
         self.raw_pixels = raw_pixels
         self._server_options = server_options
-        self._defaults = {
+        self.defaults = {
             "image": with_size(self.image_defaults, files.image_processor),
             "video": with_size(self.video_defaults, files.video_processor),
         }
-        self.geometry = _geometry(self._defaults["image"])
+        self.geometry = _geometry(self.defaults["image"])
         self.tokens = tokens_of(files.config, vocabulary)
         self.literals: Sequence[str] = (self.image_text, self.video_text)
 
@@ -121,7 +121,7 @@ class Qwen2VL:
     # --- options
 
     def options(self, modality: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        defaults = self._defaults[modality]
+        defaults = self.defaults[modality]
         chosen = opt.resolve(
             modality,
             {*defaults, *_EXTRA_KEYS},
@@ -134,8 +134,13 @@ class Qwen2VL:
                 raise bad_request(
                     f"{name} belongs to the model ({defaults[name]}) and cannot be changed"
                 )
-        _check_types(chosen)
         return {**defaults, **chosen, "size": self.chosen_size(defaults["size"], chosen)}
+
+    def for_item(
+        self, modality: str, options: Mapping[str, Any], index: int, total: int
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        del modality, index, total
+        return options, {}
 
     def prepared(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """A request's options before they meet the operator's."""
@@ -146,7 +151,7 @@ class Qwen2VL:
     ) -> Mapping[str, int]:
         """A size that is given has to be given whole."""
         size = opt.mapping(chosen.get("size", default), "size")
-        if {"shortest_edge", "longest_edge"} - size.keys():
+        if {"shortest_edge", "longest_edge"} != set(size):
             raise bad_request(f"size must have shortest_edge and longest_edge, got {dict(size)}")
         if None in (chosen.get("min_pixels", 1), chosen.get("max_pixels", 1)):
             raise bad_request("min_pixels and max_pixels must be whole numbers, got null")
@@ -189,7 +194,7 @@ class Qwen2VL:
     def select_frames(
         self, metadata: Mapping[str, Any], options: Mapping[str, Any]
     ) -> list[int] | None:
-        if not options.get("do_sample_frames"):
+        if not is_resampled(options):
             return None
         count = options["num_frames"]
         if count is None:
@@ -260,11 +265,12 @@ class Qwen2VL:
         height, width = plan.shape
         resized = pixels.resize(frames, height, width, options["resample"])
         values = pixels.rescale_and_normalize(resized, options)
-        if values.is_floating_point():
-            values = pixels.cast(values, self.dtype)
         geometry = self.geometry
         rows = pixels.patchify(
-            values, patch=geometry.patch, merge=geometry.merge, temporal=geometry.temporal
+            pixels.cast_floats(values, self.dtype),
+            patch=geometry.patch,
+            merge=geometry.merge,
+            temporal=geometry.temporal,
         )
         return items.flat(rows)
 
@@ -341,14 +347,13 @@ def with_size(defaults: Mapping[str, Any], configured: Mapping[str, Any]) -> dic
     return {**defaults, **own, "size": size}
 
 
-def _check_types(chosen: Mapping[str, Any]) -> None:
-    """Of the keys that matter for one kind of item only, but are refused for any."""
-    if chosen.get("fps") is not None:
-        opt.real(chosen["fps"], "fps")
-    if chosen.get("num_frames") is not None:
-        opt.integer(chosen["num_frames"], "num_frames")
-    if "do_sample_frames" in chosen:
-        opt.flag(chosen["do_sample_frames"], "do_sample_frames")
+def is_resampled(options: Mapping[str, Any], otherwise: Any = False) -> bool:
+    """Whether the processor samples frames. Its options are checked even where it does not."""
+    if options["fps"] is not None:
+        opt.real(options["fps"], "fps")
+    if options["num_frames"] is not None:
+        opt.integer(options["num_frames"], "num_frames")
+    return opt.flag(options.get("do_sample_frames", otherwise), "do_sample_frames")
 
 
 def with_aliases(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -377,6 +382,8 @@ def _completed(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 def vision_size(default: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, int]:
     """Pixel counts win over the edges that mean the same."""
     size = {**default, **opt.mapping(chosen.get("size") or {}, "size")}
+    if set(size) != {"shortest_edge", "longest_edge"}:
+        raise bad_request(f"size takes shortest_edge and longest_edge, got {dict(size)}")
     for edge, alias in _PIXEL_ALIASES:
         if chosen.get(alias) is not None:
             size[edge] = chosen[alias]

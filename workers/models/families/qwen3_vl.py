@@ -14,7 +14,13 @@ from workers.models.families.adapter import (
     VideoFacts,
     Vocabulary,
 )
-from workers.models.families.qwen2_vl import Qwen2VL, check_ratio, vision_size, with_aliases
+from workers.models.families.qwen2_vl import (
+    Qwen2VL,
+    check_ratio,
+    is_resampled,
+    vision_size,
+    with_aliases,
+)
 from workers.render.media import Replacement, Span
 
 MODEL_TYPES = ("qwen3_vl", "qwen3_vl_moe")
@@ -39,6 +45,19 @@ class Qwen3VL(Qwen2VL):
         "fps": 2, "size": {"shortest_edge": 128 * 32 * 32, "longest_edge": 32 * 32 * 768},
     }  # fmt: skip
 
+    def __init__(
+        self,
+        files: ModelFiles,
+        vocabulary: Vocabulary,
+        *,
+        server_options: Mapping[str, Any],
+        raw_pixels: bool,
+    ) -> None:
+        super().__init__(files, vocabulary, server_options=server_options, raw_pixels=raw_pixels)
+        video = self.defaults["video"]
+        self._own_fps = video["fps"] or 2
+        video["fps"] = None  # an option of its own only where somebody wishes for it
+
     def prepared(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         return with_aliases(request)
 
@@ -47,6 +66,15 @@ class Qwen3VL(Qwen2VL):
     ) -> Mapping[str, int]:
         """What is not given is the model's."""
         return vision_size(default, chosen)
+
+    def options(self, modality: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        options = super().options(modality, request)
+        if modality == "image" and None in (
+            options.get("min_pixels", 1),
+            options.get("max_pixels", 1),
+        ):
+            raise bad_request("min_pixels and max_pixels must be whole numbers, got null")
+        return options
 
     def sample_frames(self, total: int, fps: float, kwargs: Mapping[str, Any]) -> list[int]:
         """Evenly from first to last, `fps` per second of the source (01 §6.4)."""
@@ -60,22 +88,44 @@ class Qwen3VL(Qwen2VL):
         self, metadata: Mapping[str, Any], options: Mapping[str, Any]
     ) -> list[int] | None:
         """Where the loader kept all frames, the processor samples them (as it would by itself)."""
-        wanted = options.get("do_sample_frames", metadata.get("do_sample_frames", False))
-        if not opt.flag(wanted, "do_sample_frames"):
+        if not is_resampled(options, metadata.get("do_sample_frames", False)):
             return None
         total, count = metadata["total_num_frames"], options["num_frames"]
         if count is None:
-            return self.sample_frames(total, metadata["fps"], options)
-        count = opt.integer(count, "num_frames")
-        least, most = options["min_frames"], options["max_frames"]
-        return spread(total, min(max(count, least), most, total))
+            return self.sample_frames(total, metadata["fps"], self._with_rate(options))
+        if options["fps"] is not None:
+            raise bad_request("num_frames and fps exclude each other")
+        return spread(total, count)
+
+    def _with_rate(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**options, "fps": self._own_fps if options["fps"] is None else options["fps"]}
+
+    def for_item(
+        self, modality: str, options: Mapping[str, Any], index: int, total: int
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """fps and num_frames may be lists, one value per video, which enters that video's hash."""
+        if modality != "video":
+            return options, {}
+        lists = {k: options[k] for k in ("fps", "num_frames") if isinstance(options[k], list)}
+        for name, values in lists.items():
+            if len(values) < total:
+                raise bad_request(
+                    f"{name} must have at least {total} entries (one per video); got {len(values)}."
+                )
+        own = {name: values[index] for name, values in lists.items()}
+        return {**options, **own}, own
 
     def plan_video(self, video: VideoFacts, options: Mapping[str, Any]) -> Plan:
         height, width = video.height, video.width
         if opt.flag(options["do_resize"], "do_resize"):
             height, width = self._video_size(video, options["size"])
         plan = self._plan("video", self.temporal_groups(video.num_frames), height, width)
-        times = self._timestamps(video.metadata)
+        times = self._timestamps(self._timed_indices(video, options), video.metadata["fps"])
+        if len(times) != self.temporal_groups(video.num_frames):
+            raise bad_request(
+                f"{video.num_frames} frames cannot be sampled from a video of"
+                f" {video.metadata['total_num_frames']}"
+            )
         pads = sum(count for _, count in plan.replacement.runs) // len(times)
         replacement, embeds = self._timed(times, pads)
         metadata = {**plan.metadata, "timestamps": items.batched_list(times, keep_on_cpu=True)}
@@ -103,13 +153,19 @@ class Qwen3VL(Qwen2VL):
             wide = math.ceil(width * scale / factor) * factor
         return high, wide
 
-    def _timestamps(self, metadata: Mapping[str, Any]) -> list[float]:
+    def _timed_indices(self, video: VideoFacts, options: Mapping[str, Any]) -> list[int]:
+        """Frames whose times are told: of a number wished for, not more than there are."""
+        metadata, count = video.metadata, options["num_frames"]
+        if count is None or not is_resampled(options, metadata.get("do_sample_frames", False)):
+            return list(metadata["frames_indices"])
+        total = metadata["total_num_frames"]
+        return spread(total, min(max(count, options["min_frames"]), options["max_frames"], total))
+
+    def _timestamps(self, indices: list[int], fps: float) -> list[float]:
         """Seconds of the middle of each temporal group."""
         step = self.geometry.temporal
-        fps = metadata["fps"] or _FALLBACK_FPS
-        indices = list(metadata["frames_indices"])
-        indices += [indices[-1]] * (-len(indices) % step)
-        seconds = [index / fps for index in indices]
+        indices = indices + [indices[-1]] * (-len(indices) % step)
+        seconds = [index / (fps or _FALLBACK_FPS) for index in indices]
         return [(seconds[i] + seconds[i + step - 1]) / 2 for i in range(0, len(seconds), step)]
 
     def _timed(self, times: list[float], pads: int) -> tuple[Replacement, list[Span]]:
