@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from schemas.ec import descriptors
 from schemas.envelope import Item
 from schemas.errors import ApiError
 from schemas.routes import Stop
@@ -79,6 +80,19 @@ async def test_an_item_that_was_encoded_before_keeps_its_descriptor(fleet, count
     assert counted.hashes == []
     assert job.envelope.ec_transfer_params[mm_hash]["peer_host"] == "10.0.0.1"
     assert job.envelope.ec_transfer_params["mine"] == {"x": 1}
+
+
+async def test_our_descriptor_replaces_a_listed_one_of_the_client(fleet):
+    body = image_body()
+    (mm_hash,) = body["features"]["mm_hashes"]["image"]
+    stale = {"ec_items": [{"mm_hash": mm_hash, "checksum": "old"}, {"mm_hash": "b", "x": 1}]}
+    job = await fleet.admit({**body, "ec_transfer_params": stale}, "encode")
+
+    await fleet.encode.process(job)
+
+    found = descriptors(job.envelope.ec_transfer_params)
+    assert found[mm_hash]["checksum"] != "old"
+    assert found["b"] == {"x": 1}
 
 
 async def test_an_item_without_tensors_whose_embedding_is_not_stored_is_refused(fleet):

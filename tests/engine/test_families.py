@@ -141,8 +141,10 @@ async def test_a_picture_is_understood_as_transformers_does(name, tmp_path):
     assert logprobs == pytest.approx(scores, abs=1e-4)
 
 
+@pytest.mark.parametrize("chunk", [512, 5])
 @pytest.mark.parametrize("make_model", [tiny_models.llama, tiny_models.gemma2])
-async def test_text_models_continue_as_transformers_does(make_model, tmp_path):
+async def test_text_models_continue_as_transformers_does(make_model, chunk, tmp_path, monkeypatch):
+    monkeypatch.setattr("workers.models.engine.language.CHUNK_TOKENS", chunk)
     model = tiny_models.saved(make_model, tmp_path)
 
     expected, scores = theirs(model, TEXT * 3)

@@ -1,10 +1,12 @@
+import asyncio
+
 import pytest
 
 from runtime.storage import Embedding
 from schemas.envelope import GENERATED, PROMPTS, Item, kwargs_part
 from schemas.errors import ApiError, EmbeddingMissing
 from schemas.routes import Kind, Stop
-from tests.engine.builders import image_body, text_body, without_payload
+from tests.engine.builders import image_body, soon, text_body, without_payload
 
 
 def tokens(body):
@@ -167,6 +169,37 @@ async def test_a_long_prompt_is_prefilled_in_pieces_with_the_same_result(fleet, 
         assert left.keys() == right.keys()
         for token in left:
             assert left[token]["logprob"] == pytest.approx(right[token]["logprob"], abs=1e-4)
+
+
+async def test_requests_at_once_are_answered_as_one_by_one(fleet):
+    bodies = [text_body(temperature=1.5, seed=i, max_tokens=5 + i, n=1 + i % 2) for i in range(8)]
+    bodies += [image_body(images=1 + i % 2) for i in range(4)]
+    alone = [(await fleet.ask(body, "prefill"))[1] for body in bodies]
+
+    together = await asyncio.gather(*(fleet.ask(body, "prefill") for body in bodies))
+
+    assert [tokens(body) for _, body in together] == [tokens(body) for body in alone]
+
+
+async def test_a_cancelled_request_frees_the_engine(fleet):
+    job = await fleet.admit(text_body(max_tokens=4000, ignore_eos=True))
+    task = asyncio.create_task(fleet.prefill.process(job))
+    await fleet.ask(text_body())  # the long one runs beside it
+
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert (await fleet.ask(text_body()))[0] == 200
+
+
+async def test_a_passed_deadline_ends_a_generation(fleet):
+    job = await fleet.admit(text_body(max_tokens=4000, ignore_eos=True), deadline_ms=int(soon(0.3)))
+
+    with pytest.raises(ApiError) as error:
+        await fleet.prefill.process(job)
+
+    assert error.value.status == 504
 
 
 async def test_a_bad_word_is_not_generated(fleet):

@@ -11,7 +11,7 @@ import orjson
 from runtime.settings import EngineSettings, ModelSettings
 from runtime.stage import Job
 from runtime.storage import Embedding, EncoderCache
-from schemas.ec import Descriptor, descriptors, seed_form, vllm_form
+from schemas.ec import LIST_KEY, Descriptor, descriptors, seed_form, vllm_form
 from schemas.envelope import PROMPTS, Item
 from schemas.errors import ApiError
 from schemas.mm_item import Fields
@@ -60,8 +60,9 @@ class EncodeStage:
             found[mm_hash] = await self._describe(job, group, known.get(mm_hash, {}))
             for item in group.items:
                 item.encoded = True
-        # Keys that are none of our hashes stay as the client sent them.
-        envelope.ec_transfer_params = {**sent, **found} or None
+        # Keys that are no descriptors stay as the client sent them.
+        others = {key: value for key, value in sent.items() if key != LIST_KEY}
+        envelope.ec_transfer_params = {**others, **known, **found} or None
         if envelope.next_stop is Stop.REPLY:
             await self._reply(job, found)
 

@@ -1,6 +1,6 @@
 """What the engine needs of a tokenizer: growing text, single tokens, bad words, bytes of tokens.
 
-A thin reading of `workers.text.tokenizer`. Knows no tensors.
+A thin reading of `workers.text`. Knows no tensors.
 """
 
 import re
@@ -9,15 +9,14 @@ from functools import cached_property
 
 from schemas.refusals import bad_request
 from workers.models.engine.sampling import Sampling
+from workers.text.detokenizer import StreamDecoder
+from workers.text.token_strings import TokenStrings
 from workers.text.tokenizer import Tokenizer
 
 MAX_BAD_WORDS = 128
 """Token sequences that bad_words may come to."""
 
-_REPLACEMENT = "\ufffd"
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_CONTEXT_TOKENS = 4
-"""Sampled tokens looked back at to complete a character that began before (04 §4.1)."""
 
 
 class TextSource:
@@ -25,33 +24,22 @@ class TextSource:
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
         self._tokenizer = tokenizer
+        self._strings = TokenStrings(tokenizer)
         self._vocab_size = vocab_size
 
     def stream(self, prompt: Sequence[int], sampling: Sampling) -> Callable[[int], str]:
         """Text of one token after another; incomplete characters wait for their rest."""
-        return _TextStream(self._tokenizer, prompt, sampling).push
+        decoder = StreamDecoder(
+            self._tokenizer,
+            prompt,
+            skip_special_tokens=sampling.skip_special_tokens,
+            spaces_between_special_tokens=sampling.spaces_between_special_tokens,
+        )
+        return lambda token: decoder.feed((token,))
 
     def token_text(self, token: int, before: Sequence[int]) -> str:
         """A token's own text; bytes of a character belong to the token that completes it."""
-        text = self._tokenizer.decode([token])
-        if not text.endswith(_REPLACEMENT):
-            return text
-        for length in range(1, min(_CONTEXT_TOKENS, len(before)) + 1):
-            context = list(before[-length:])
-            whole = self._tokenizer.decode([*context, token])
-            if whole.endswith(_REPLACEMENT):
-                continue
-            clean = self._clean_prefix(context)
-            return whole[len(clean) :]
-        return ""
-
-    def _clean_prefix(self, ids: Sequence[int]) -> str:
-        """The text of as many of these ids as decode without a broken character at the end."""
-        for end in range(len(ids), 0, -1):
-            text = self._tokenizer.decode(ids[:end])
-            if not text.endswith(_REPLACEMENT):
-                return text
-        return ""
+        return self._strings.text(token, before) or ""
 
     def bad_words(self, words: Sequence[str]) -> list[list[int]]:
         """Token sequences to avoid (03 §7.4): as given, and as after a space."""
@@ -104,38 +92,6 @@ class TextSource:
         """Byte-level vocabularies write a space as Ġ; the others mark it with ▁."""
         vocabulary = self._tokenizer.vocabulary
         return "\u0120" in vocabulary or "\u2581" not in vocabulary
-
-
-class _TextStream:
-    """One choice's decoder. Never raises for what a model may sample."""
-
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], sampling: Sampling) -> None:
-        self._tokenizer = tokenizer
-        self._skips = sampling.skip_special_tokens
-        self._stream = tokenizer.decode_stream(prompt, skip_special_tokens=self._skips)
-        joins = not (self._skips or sampling.spaces_between_special_tokens)
-        self._added = {i: text for text, i in tokenizer.added_tokens.items()} if joins else {}
-        self._was_added = False
-
-    def push(self, token: int) -> str:
-        text = self._step(token)
-        added, was_added = self._added.get(token), self._was_added
-        self._was_added = added is not None
-        # Without spaces between special tokens, neighbours are written as they are.
-        return added if added is not None and was_added else text
-
-    def _step(self, token: int) -> str:
-        try:
-            return self._tokenizer.step(self._stream, token) or ""
-        except (OverflowError, TypeError):
-            return ""
-        except Exception as error:
-            # The library's bare error for output that is no extension of what it gave before
-            # (a byte sequence that never becomes a character): go on from here.
-            if not str(error).startswith("Invalid prefix"):
-                raise
-            self._stream = self._tokenizer.decode_stream(skip_special_tokens=self._skips)
-            return self._tokenizer.step(self._stream, token) or ""
 
 
 def _byte_level_alphabet() -> dict[str, int]:
