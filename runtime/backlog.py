@@ -5,7 +5,7 @@ Records of one partition with the same key take turns; all others are free. Know
 
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from runtime.bus import Record, TopicPartition, record_bytes
 from runtime.offsets import OffsetTracker
@@ -22,6 +22,11 @@ class Work:
     taken_ms: float
     """Unix milliseconds."""
     attempts: int = 0
+    size: int = field(init=False)
+    """Bytes it holds."""
+
+    def __post_init__(self) -> None:
+        self.size = record_bytes(self.record)
 
     @property
     def lane(self) -> Lane:
@@ -46,7 +51,7 @@ class Backlog:
     def add(self, work: Work) -> None:
         lane = self._lanes.setdefault(work.lane, deque())
         lane.append(work)
-        self.bytes += record_bytes(work.record)
+        self.bytes += work.size
         if len(lane) == 1:
             self._ready.append(work)
 
@@ -73,7 +78,7 @@ class Backlog:
             return
         lane = self._lanes[work.lane]
         lane.popleft()
-        self.bytes -= record_bytes(work.record)
+        self.bytes -= work.size
         if lane:
             self._ready.append(lane[0])
         else:
@@ -82,7 +87,7 @@ class Backlog:
     def drop(self, partitions: Collection[TopicPartition]) -> None:
         """Forget everything of these partitions. Running work still has to be finished."""
         for lane in [lane for lane in self._lanes if lane[0] in partitions]:
-            self.bytes -= sum(record_bytes(work.record) for work in self._lanes.pop(lane))
+            self.bytes -= sum(work.size for work in self._lanes.pop(lane))
         self._ready = deque(w for w in self._ready if w.record.source not in partitions)
 
     def _is_held(self, work: Work) -> bool:

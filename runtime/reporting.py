@@ -4,7 +4,6 @@ import logging
 
 from runtime import logs
 from runtime.backlog import Work
-from runtime.bus import record_bytes
 from runtime.execution import Again, Done
 from runtime.telemetry import RoleTelemetry
 
@@ -28,7 +27,7 @@ def report(
 ) -> None:
     """No result: the try was cancelled."""
     outcome = result.outcome if result else "cancelled"
-    bytes_in, bytes_out = record_bytes(work.record), result.bytes_out if result else 0
+    bytes_in, bytes_out = work.size, result.bytes_out if result else 0
     queue_s = max(work.taken_ms - work.record.timestamp_ms, 0.0) / 1000
     telemetry.handled(outcome, work_s=work_s, bytes_in=bytes_in, bytes_out=bytes_out)
     if work.attempts == 1:

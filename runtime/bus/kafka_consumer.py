@@ -67,8 +67,9 @@ class KafkaConsumer:
                     )
             except TimeoutError:
                 return []
-        # aiokafka has the new assignment, and may fetch, a moment before it tells the listener.
-        await self._is_settled.wait()
+        if taken:
+            # aiokafka has the new assignment, and may fetch, a moment before the listener knows.
+            await self._is_settled.wait()
         return [_record(message) for messages in taken.values() for message in messages]
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:

@@ -116,6 +116,8 @@ class MemoryBus:
         return logs[partition_for(record.key, len(logs))]
 
     def _forget(self, log: PartitionLog) -> None:
+        if not log.exceeds(READ):
+            return
         groups = [g for g in self._groups.values() if g.reads(log.partition.topic)]
         if not groups:
             log.forget(log.end, UNREAD)

@@ -45,6 +45,9 @@ class PartitionLog:
         self.size += record_bytes(record)
         return record
 
+    def exceeds(self, retention: Retention) -> bool:
+        return len(self._records) > retention.records or self.size > retention.bytes
+
     def read(self, offset: int, max_records: int) -> Sequence[Record]:
         first = max(offset - self.start, 0)
         return self._records[first : first + max_records]

@@ -48,8 +48,13 @@ class Embedding:
 class EncoderCache(Protocol):
     """Embeddings under the item hash, in one namespace (weights, processor settings, tenant)."""
 
-    async def put(self, mm_hash: str, embedding: Embedding) -> dict[str, Any]:
-        """Publish; return the descriptor only once the entry can be read."""
+    async def put(
+        self, mm_hash: str, embedding: Embedding, *, replace: bool = False
+    ) -> dict[str, Any]:
+        """Publish; return the descriptor only once the entry can be read.
+
+        A whole entry that is there already stays, unless `replace` says that it proved unusable.
+        """
 
     async def get(
         self,

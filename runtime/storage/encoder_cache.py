@@ -50,8 +50,10 @@ class DirectoryCache:
         self._root = root
         self._fsync = fsync
 
-    async def put(self, mm_hash: str, embedding: Embedding) -> dict[str, Any]:
-        return await asyncio.to_thread(self._put, self._path(mm_hash), embedding)
+    async def put(
+        self, mm_hash: str, embedding: Embedding, *, replace: bool = False
+    ) -> dict[str, Any]:
+        return await asyncio.to_thread(self._put, self._path(mm_hash), embedding, replace)
 
     async def get(
         self,
@@ -79,10 +81,10 @@ class DirectoryCache:
     def _path(self, mm_hash: str) -> Path:
         return self._root / require_plain(mm_hash) / FILE_NAME
 
-    def _put(self, path: Path, embedding: Embedding) -> dict[str, Any]:
+    def _put(self, path: Path, embedding: Embedding, replace: bool) -> dict[str, Any]:
         head = head_of(embedding)
         # What is there stays: another worker may just have announced its checksum.
-        stored = _try_read(path, embedding.shape, (embedding.dtype,))
+        stored = None if replace else _try_read(path, embedding.shape, (embedding.dtype,))
         if stored is None:
             _write(path, (head, embedding.data), fsync=self._fsync)
             if _try_layout(path) is None:

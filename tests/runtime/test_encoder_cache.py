@@ -72,6 +72,15 @@ async def test_a_second_put_leaves_the_entry_and_announces_it(cache: EncoderCach
     assert await get(cache, "abc", checksum=first["checksum"]) == ENTRY
 
 
+async def test_an_entry_that_proved_unusable_is_replaced(cache: EncoderCache):
+    other = Embedding("float32", (2, 3), bytes(24))
+    await cache.put("abc", ENTRY)
+
+    descriptor = await cache.put("abc", other, replace=True)
+
+    assert await get(cache, "abc", checksum=descriptor["checksum"]) == other
+
+
 async def test_many_writers_of_one_hash_leave_one_whole_entry(cache: EncoderCache):
     entry = Embedding("float32", (256, 64), os.urandom(256 * 64 * 4))
 
