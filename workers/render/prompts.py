@@ -138,10 +138,14 @@ def _only_text() -> Iterator[None]:
 def _with_offsets(
     tokenizer: Tokenizer, text: str, dropped: int, rules: PromptRules
 ) -> tuple[list[int], Offsets | None]:
+    special = rules.add_special_tokens
+    count = rules.num_kept
     with _only_text():
-        ids, offsets = tokenizer.encode_with_offsets(
-            text, add_special_tokens=rules.add_special_tokens
-        )
+        ids, offsets = tokenizer.encode_with_offsets(text, add_special_tokens=special)
+        if rules.side is None and count is not None and 0 < count < len(ids):
+            ids, offsets = tokenizer.encode_cut_with_offsets(
+                text, count, add_special_tokens=special
+            )
     if dropped:
         offsets = [(start + dropped, end + dropped) for start, end in offsets]
     return ids, offsets

@@ -135,7 +135,6 @@ class Renderer:
 
     def _check_chat(self, request: ChatCompletionRequest) -> None:
         self._templates.check_trust(request.chat_template, request.chat_template_kwargs)
-        check_parts([m for m in request.messages if isinstance(m.get("content"), list)])
 
     def _check_media_kwargs(self, given: ChatInput) -> None:
         if self._render.trust_request_mm_kwargs:
@@ -167,6 +166,8 @@ class Renderer:
 
     def chat_text(self, given: ChatInput) -> tuple[str, Sequence[MediaPart]]:
         """The prompt as the template writes it, private tokens in their private spelling."""
+        if given.has_openai_messages:
+            check_parts([m for m in given.messages if isinstance(m.get("content"), list)])
         template = self._templates.choose(given.template)
         content_format = self._templates.content_format(given.template)
         conversation = read_conversation(given.messages, content_format, self._media_rules)

@@ -19,7 +19,7 @@ from workers.text.tools import ToolWishes
 class ChatInput:
     request: AnyRequest
     """Where sampling parameters come from."""
-    messages: Sequence[Mapping[str, Any]]
+    messages: Sequence[dict[str, Any]]
     template: TemplateInput
     rules: PromptRules
     max_tokens: int | None
@@ -27,6 +27,8 @@ class ChatInput:
     tools: ToolWishes
     mm_processor_kwargs: Mapping[str, Any] | None = None
     media_io_kwargs: Mapping[str, Any] | None = None
+    has_openai_messages: bool = False
+    """Their parts are still to be checked against OpenAI's forms."""
     reused_ids: Sequence[int] | None = None
     """Token ids that stand for the rendered messages."""
 
@@ -55,6 +57,7 @@ def chat_input(
     return ChatInput(
         request=request,
         messages=request.messages,
+        has_openai_messages=True,
         template=TemplateInput(
             kwargs, shown, request.chat_template, bool(kwargs.get("continue_final_message"))
         ),

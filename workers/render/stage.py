@@ -156,7 +156,8 @@ class RenderStage:
             media_io_kwargs=given.media_io_kwargs,
             tenant=job.envelope.caller.tenant,
             want_tensors=not is_bare or given.request.mm_payload == "tensors",
-            skip_encoded=not is_bare,
+            # In a heal the cache has just proved to be of no use.
+            skip_encoded=not is_bare and not job.envelope.heals,
         )
         ids, ranges = self._media.settle(*expand(prompt.ids, spans, loaded))
         items = [

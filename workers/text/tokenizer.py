@@ -80,6 +80,20 @@ class Tokenizer:
         encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)
         return list(encoding.ids), list(encoding.offsets)
 
+    def encode_cut_with_offsets(
+        self, text: str, num_tokens: int, *, add_special_tokens: bool
+    ) -> tuple[list[int], Offsets]:
+        """The last tokens of a text, special ones included.
+
+        A tokenizer cuts before it trims the offsets, so those of the first token may differ from
+        what they are in the whole.
+        """
+        encoding = self._unprocessed.encode(text, add_special_tokens=False)
+        room = num_tokens - sum(self.num_added) if add_special_tokens else num_tokens
+        encoding.truncate(max(room, 0), direction=self.truncation_side)
+        encoding = self._backend.post_process(encoding, None, add_special_tokens)
+        return list(encoding.ids), list(encoding.offsets)
+
     def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
         encodings = self._backend.encode_batch_fast(
             list(texts), add_special_tokens=add_special_tokens
@@ -141,6 +155,13 @@ class Tokenizer:
     def space_marker(self) -> str | None:
         """What stands for a space at the start of a piece, where `decode` strips it there."""
         return _space_marker(self._files.backend.get("pre_tokenizer"))
+
+    @cached_property
+    def _unprocessed(self) -> Any:
+        """A copy that adds nothing and trims no offsets."""
+        copy = tokenizers.Tokenizer.from_str(self._backend.to_str())
+        copy.post_processor = None
+        return copy
 
     @cached_property
     def num_added(self) -> tuple[int, int]:
