@@ -1,8 +1,12 @@
-"""Sends items whose embedding was evicted or lost to encode again, a bounded number of times."""
+"""Sends items whose embedding was evicted or lost to encode again, a bounded number of times.
+
+Where their tensors are not at hand, the request goes through render once more, which has or makes
+them.
+"""
 
 from runtime.stage import Job
 from schemas.ec import descriptors
-from schemas.envelope import Item, kwargs_part
+from schemas.envelope import REQUEST, Item, kwargs_part
 from schemas.errors import ApiError, FailureCode
 from schemas.routes import Stop
 
@@ -14,7 +18,7 @@ def heal(job: Job, max_heals: int) -> None:
     if envelope.heals >= max_heals:
         raise _lost(missing, f"it was lost again after {envelope.heals} repairs")
     without_tensors = [item for item in missing if not _has_tensors(job, item)]
-    if without_tensors:
+    if without_tensors and not job.has(REQUEST):
         raise _lost(without_tensors, "its tensors are not stored; send kwargs_data")
     known = descriptors(envelope.ec_transfer_params)
     envelope.ec_transfer_params = {h: d for h, d in known.items() if h not in envelope.missing}
@@ -23,7 +27,8 @@ def heal(job: Job, max_heals: int) -> None:
     envelope.missing = []
     envelope.heals += 1
     # [coordinate, prefill, …] becomes [coordinate, encode, coordinate, prefill, …]
-    envelope.route[1:1] = [Stop.ENCODE, Stop.COORDINATE]
+    detour = [Stop.RENDER, Stop.COORDINATE] if without_tensors else []
+    envelope.route[1:1] = [*detour, Stop.ENCODE, Stop.COORDINATE]
 
 
 def _has_tensors(job: Job, item: Item) -> bool:

@@ -196,6 +196,26 @@ async def test_a_lost_embedding_goes_to_encode_again():
     ]
 
 
+async def test_a_lost_embedding_whose_tensors_are_not_at_hand_goes_through_render():
+    handler = coordinator()
+    lost = await missing_at_prefill(handler)
+    lost.held.clear()
+    lost.parts = {REQUEST: b"{}"}
+
+    out = await handled(handler, at_coordinator(lost))
+
+    healed = Envelope.decode(out.value)
+    assert out.topic == "tokenfleet.render"
+    assert healed.route[healed.at :] == [
+        Stop.RENDER,
+        Stop.COORDINATE,
+        Stop.ENCODE,
+        Stop.COORDINATE,
+        Stop.PREFILL,
+        Stop.REPLY,
+    ]
+
+
 async def test_healing_ends_after_its_bound():
     handler = coordinator(max_heals=1)
     lost = await missing_at_prefill(handler)

@@ -97,10 +97,12 @@ class EncodeStage:
         if not group.has_kwargs(job):
             await self._require_cached(group)
             return {}
-        embedding = await self._try_cached(group.item, metadata)
+        # An entry that prefill could not use may look whole from here: it is made anew.
+        is_heal = job.envelope.heals > 0
+        embedding = None if is_heal else await self._try_cached(group.item, metadata)
         if embedding is None:
             embedding = await self._encode(group, fields, job.envelope.deadline_ms)
-        return await self._cache.put(group.item.mm_hash, embedding)
+        return await self._cache.put(group.item.mm_hash, embedding, replace=is_heal)
 
     async def _require_cached(self, group: Group) -> None:
         if not await self._cache.contains(group.item.mm_hash):
@@ -113,7 +115,7 @@ class EncodeStage:
     async def _try_cached(self, item: Item, metadata: dict[str, Any]) -> Embedding | None:
         try:
             rows = self._facts.num_rows(item.modality, metadata) or item.num_embeds
-        except (TypeError, ValueError, IndexError):
+        except (TypeError, ValueError, IndexError, OverflowError):
             return None  # the tower says what is wrong with it
         return await self._cache.get(
             item.mm_hash, rows=rows, width=self._facts.embedding_width, dtypes=FLOATS
