@@ -10,6 +10,7 @@ from runtime.loop import ConsumeLoop
 from runtime.retry import RetryPolicy
 from runtime.stage import Stage
 from runtime.stage_handler import StageHandler
+from runtime.storage.sharing import SharedStore
 from runtime.watchdog import Watchdog
 from schemas.routes import Stop
 from tokenfleet.front import Front
@@ -25,6 +26,10 @@ def services_of(shared: Shared, readiness: Readiness, front: Front | None) -> It
     if front is None:
         yield _health(shared, readiness)
     yield Service("bus", lambda: _open_bus(shared), lambda _: _close_bus(shared))
+    if not shared.plan.is_alone:
+        proof = SharedStore(shared.bus, shared.topics, shared.blobs)
+        readiness.require(proof.reason)
+        yield Service("store", proof.prove, _nothing)
     yield _routine("watchdog", Watchdog(shared.telemetry).run)
     yield _routine("sweeper", Sweeper(shared.blobs, shared.plan.fleet.store_max_age_s).run)
     media = build_media(shared)
@@ -116,11 +121,11 @@ def _health(shared: Shared, readiness: Readiness) -> Service:
 
 def _routine(name: str, run: Callable[[], Awaitable[None]]) -> Service:
     """Something that only runs in the background."""
+    return Service(name, _nothing, _nothing, run)
 
-    async def nothing(*_: float) -> None:
-        return None
 
-    return Service(name, nothing, nothing, run)
+async def _nothing(*_: float) -> None:
+    return None
 
 
 async def _open_bus(shared: Shared) -> None:
