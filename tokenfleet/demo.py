@@ -11,7 +11,7 @@ import mimetypes
 import time
 import urllib.error
 import urllib.request
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +83,9 @@ def demo_plan() -> Plan:
 
 
 async def _demo(plan: Plan) -> int:
-    shared = open_shared(plan, environment())
-    tap = Tap(shared.bus)
-    shared = replace(shared, bus=tap)
+    shared = open_shared(plan, environment(), wrap_bus=Tap)
+    assert isinstance(shared.bus, Tap), "wrapped above"
+    tap = shared.bus
     started = time.perf_counter()
     async with Fleet(shared) as fleet:
         typer.echo(f"The fleet is up after {time.perf_counter() - started:.1f} s: {fleet.url}")
