@@ -59,7 +59,7 @@ def _has_media(messages: object) -> bool:
         else []
     )
     return any(
-        isinstance(part, dict) and part.get("type") not in _TEXT_PARTS
+        isinstance(part, dict) and part.get("type", "text") not in _TEXT_PARTS
         for content in contents
         if isinstance(content, list)
         for part in content
