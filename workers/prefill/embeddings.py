@@ -81,7 +81,7 @@ class _Request:
         """The item is as long as its placeholder, where the family's metadata tell."""
         try:
             rows = self._facts.num_rows(item.modality, metadata)
-        except (TypeError, ValueError, IndexError):
+        except (TypeError, ValueError, IndexError, OverflowError):
             raise bad_request(f"{metadata} does not describe an item.", "mm_metadata") from None
         if rows is not None:
             _check_rows(item, rows, runs)

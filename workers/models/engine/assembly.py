@@ -11,7 +11,7 @@ from runtime.model_dir import ModelDirectory, read_model
 from runtime.settings import EngineSettings, ModelSettings
 from workers.models.engine.facts import ModelFacts, facts_of
 from workers.models.engine.inprocess import InProcessEncoder, InProcessEngine
-from workers.models.engine.loading import LoadedModel, load_model, use_threads
+from workers.models.engine.loading import LoadedModel, complete_config, load_model, use_threads
 from workers.models.engine.tokens import TextSource
 from workers.text.tokenizer import Tokenizer
 
@@ -73,7 +73,12 @@ def create_engines(
     """
     directory = read_model(model)
     tokenizer = _try_tokenizer(directory)
-    facts = facts_of(directory, model, eos_token_id=tokenizer.eos_id if tokenizer else None)
+    facts = facts_of(
+        directory,
+        model,
+        config=complete_config(directory.path),
+        eos_token_id=tokenizer.eos_id if tokenizer else None,
+    )
     encodes = encodes and bool(facts.modalities)
     if not encodes and not generates:
         raise SettingsError(f"model: {model.model} has nothing to encode; it takes text only")

@@ -89,7 +89,7 @@ class ModelFacts:
 
     @property
     def deepstack_layers(self) -> int:
-        return len(self._vision.get("deepstack_visual_indexes", ()))
+        return len(self._vision.get("deepstack_visual_indexes") or ())
 
     @property
     def embedding_width(self) -> int:
@@ -98,8 +98,8 @@ class ModelFacts:
 
     @property
     def merge_size(self) -> int:
-        """Patches per side that make one embedding; 2 where the files leave it out."""
-        return int(self._vision.get("spatial_merge_size", 2))
+        """Patches per side that make one embedding."""
+        return int(self._vision.get("spatial_merge_size", 1))
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -161,10 +161,18 @@ def _runs(positions: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def facts_of(
-    model: ModelDirectory, settings: ModelSettings, *, eos_token_id: int | None
+    model: ModelDirectory,
+    settings: ModelSettings,
+    *,
+    config: Mapping[str, Any],
+    eos_token_id: int | None,
 ) -> ModelFacts:
-    """`eos_token_id`: the tokenizer's; without one, the configuration's first counts."""
-    configured = _as_ids(model.text_config.get("eos_token_id"))
+    """`config`: with the defaults that published files leave out (`loading.complete_config`).
+
+    `eos_token_id`: the tokenizer's; without one, the configuration's first counts.
+    """
+    text = config.get("text_config") or config
+    configured = _as_ids(text.get("eos_token_id"))
     eos = eos_token_id if eos_token_id is not None else next(iter(configured), None)
     override = settings.override_generation_config
     generation = {
@@ -175,9 +183,9 @@ def facts_of(
     return ModelFacts(
         directory=model.path,
         model_type=model.model_type,
-        config=_with_image_token(model.config),
-        vocab_size=model.vocab_size,
-        hidden_size=int(model.text_config["hidden_size"]),
+        config=_with_image_token(config),
+        vocab_size=int(text["vocab_size"]),
+        hidden_size=int(text["hidden_size"]),
         max_model_len=model.max_model_len,
         eos_token_id=eos,
         more_eos_ids=tuple(i for i in _as_ids(generation.get("eos_token_id")) if i != eos),
@@ -189,7 +197,7 @@ def facts_of(
 
 def _with_image_token(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Older configurations call the same id `image_token_index`."""
-    if "image_token_id" in config or "image_token_index" not in config:
+    if config.get("image_token_id") is not None or "image_token_index" not in config:
         return config
     return {**config, "image_token_id": config["image_token_index"]}
 

@@ -9,15 +9,19 @@ import torch
 from torch import Tensor
 
 from runtime.storage import Embedding
+from schemas.envelope import now_ms
 from schemas.errors import Transient
 from workers.models.engine.fields import to_tensors
 from workers.models.engine.language import LanguageModel
 from workers.models.engine.loading import LoadedModel
 from workers.models.engine.protocol import EncoderInput, Generation, GenerationRequest
 from workers.models.engine.running import RunningRequest
+from workers.models.engine.sampling import Sampling
 from workers.models.engine.thread import DeviceThread
 from workers.models.engine.tokens import TextSource
 from workers.models.engine.towers import encode_item
+
+WARM_UP_S = 120.0
 
 Load = Callable[[], Awaitable[LoadedModel]]
 
@@ -38,6 +42,7 @@ class InProcessEngine:
         if self._model is None:
             self._model = LanguageModel(await self._load())
             self._thread.start()
+            await self.generate(_warm_up())
 
     async def generate(self, request: GenerationRequest) -> Generation:
         model = self._model
@@ -49,6 +54,19 @@ class InProcessEngine:
 
     async def close(self) -> None:
         await self._thread.close()
+
+
+def _warm_up() -> GenerationRequest:
+    """One token, so that the first caller does not wait for kernels to be chosen."""
+    return GenerationRequest(
+        request_id="warm-up",
+        token_ids=(0,),
+        items=(),
+        sampling=Sampling.of_wire({"temperature": 0}),
+        max_tokens=1,
+        seeds=(0,),
+        deadline_ms=now_ms() + WARM_UP_S * 1000,
+    )
 
 
 class InProcessEncoder:

@@ -140,7 +140,7 @@ class LanguageModel:
                 time_step=self._time_step(item),
                 by_time=layout.splits_time,
             )
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, ValueError, TypeError, OverflowError) as error:
             raise ApiError(f"The {item.modality} does not fit its placeholder: {error}") from error
 
     def _time_step(self, item: PlacedItem) -> float:

@@ -7,10 +7,12 @@ requests.
 import inspect
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 
 from runtime.errors import SettingsError
 from workers.models.engine.facts import ModelFacts
@@ -35,27 +37,67 @@ class LoadedModel:
         return str(self.dtype).removeprefix("torch.")
 
 
+def complete_config(directory: Path) -> dict[str, Any]:
+    """config.json with the defaults of its model type, which published files often leave out."""
+    try:
+        found = transformers.AutoConfig.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError, TypeError, StrictDataclassError) as error:
+        raise _unusable(directory, error) from error
+    config: dict[str, Any] = found.to_dict()
+    return config
+
+
 def load_model(
     facts: ModelFacts, *, dtype: str, needs_vision: bool, needs_language: bool
 ) -> LoadedModel:
     """Raise SettingsError with one readable line where the directory cannot be served."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model_class = _model_class(facts)
-    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        module = model_class.from_pretrained(
-            facts.directory,
-            dtype=dtype if dtype == "auto" else getattr(torch, dtype),
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-        )
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise SettingsError(f"model: cannot load {facts.directory}: {error}") from error
+    module = _load(facts, _dtype(dtype))
     _drop_unused(module, needs_vision=needs_vision, needs_language=needs_language)
     module = module.to(device).eval().requires_grad_(False)
     logger.info("model_loaded", extra={"model_type": facts.model_type, "device": str(device)})
     return LoadedModel(module, facts, device, module.dtype)
+
+
+def _load(facts: ModelFacts, dtype: torch.dtype | str) -> Any:
+    model_class = _model_class(facts)
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        module, report = model_class.from_pretrained(
+            facts.directory,
+            dtype=dtype,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise _unusable(facts.directory, error) from error
+    missing = sorted(report["missing_keys"])
+    if missing:  # transformers would make them up
+        names = ", ".join(missing[:3])
+        raise SettingsError(f"model: {facts.directory} lacks {len(missing)} weights: {names} …")
+    return module
+
+
+def _unusable(directory: Path, error: Exception) -> SettingsError:
+    cause = error.__cause__ if isinstance(error, StrictDataclassError) else None
+    reason = str(cause or error).strip().partition("\n")[0]
+    return SettingsError(f"model: {directory} cannot be loaded: {reason}")
+
+
+_ALIASES = {"half": "float16", "float": "float32"}
+
+
+def _dtype(name: str) -> torch.dtype | str:
+    if name == "auto":
+        return name
+    found = getattr(torch, _ALIASES.get(name, name), None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise SettingsError(f"dtype: {name!r} is not auto, float32, bfloat16 or float16")
+    return found
 
 
 def _model_class(facts: ModelFacts) -> Any:
