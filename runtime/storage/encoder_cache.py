@@ -65,11 +65,7 @@ class DirectoryCache:
         checksum: str | None = None,
     ) -> Embedding | None:
         path = self._path(mm_hash)
-        embedding = await asyncio.to_thread(_try_read, path, (rows, width), tuple(dtypes))
-        if embedding is None or checksum is None:
-            return embedding
-        is_same = await asyncio.to_thread(digest_of, embedding.data) == checksum
-        return embedding if is_same else None
+        return await asyncio.to_thread(_try_read, path, (rows, width), dtypes, checksum)
 
     async def contains(self, mm_hash: str) -> bool:
         return await asyncio.to_thread(_try_layout, self._path(mm_hash)) is not None
@@ -82,22 +78,24 @@ class DirectoryCache:
         return self._root / require_plain(mm_hash) / FILE_NAME
 
     def _put(self, path: Path, embedding: Embedding, replace: bool) -> dict[str, Any]:
-        head = head_of(embedding)
-        # What is there stays: another worker may just have announced its checksum.
+        checksum = digest_of(embedding.data)
+        head = head_of(embedding, checksum)
+        # What is there and whole stays: another worker may just have announced its checksum.
         stored = None if replace else _try_read(path, embedding.shape, (embedding.dtype,))
-        if stored is None:
-            _write(path, (head, embedding.data), fsync=self._fsync)
-            if _try_layout(path) is None:
-                raise StoreError(f"{path.parent.name} cannot be read back")
-        return _descriptor(stored or embedding)
+        if stored is not None:
+            return _descriptor(stored, digest_of(stored.data))
+        _write(path, (head, embedding.data), fsync=self._fsync)
+        if _try_layout(path) is None:
+            raise StoreError(f"{path.parent.name} cannot be read back")
+        return _descriptor(embedding, checksum)
 
 
-def _descriptor(embedding: Embedding) -> dict[str, Any]:
+def _descriptor(embedding: Embedding, checksum: str) -> dict[str, Any]:
     return {
         "shape": list(embedding.shape),
         "dtype": embedding.dtype,
         "size_bytes": len(embedding.data),
-        "checksum": digest_of(embedding.data),
+        "checksum": checksum,
     }
 
 
@@ -125,8 +123,10 @@ def _create(path: Path) -> BinaryIO:
         return path.open("xb")
 
 
-def _try_read(path: Path, shape: tuple[int, ...], dtypes: Sequence[str]) -> Embedding | None:
-    """The entry, if it is exactly of that shape and of one of the dtypes."""
+def _try_read(
+    path: Path, shape: tuple[int, ...], dtypes: Sequence[str], checksum: str | None = None
+) -> Embedding | None:
+    """The entry, if it is of that shape and one of the dtypes, and what its checksums say."""
     try:
         with path.open("rb") as file:
             layout = _read_layout(file)
@@ -139,8 +139,11 @@ def _try_read(path: Path, shape: tuple[int, ...], dtypes: Sequence[str]) -> Embe
         return None
     except OSError as error:
         raise StoreError(f"cannot read {path.parent.name}: {error.strerror}") from error
+    expected = {known for known in (layout.checksum, checksum) if known is not None}
+    if len(data) != layout.num_bytes or (expected and expected != {digest_of(data)}):
+        return None
     _refresh(path)
-    return Embedding(layout.dtype, shape, data) if len(data) == layout.num_bytes else None
+    return Embedding(layout.dtype, shape, data)
 
 
 def _try_layout(path: Path) -> Layout | None:

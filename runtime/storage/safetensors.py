@@ -28,6 +28,8 @@ class Layout:
     dtype: str
     shape: tuple[int, ...]
     num_bytes: int
+    checksum: str | None
+    """Of the data, where the writer left one (ours do, vLLM's do not)."""
 
 
 def size_of(dtype: str, shape: tuple[int, ...]) -> int:
@@ -37,7 +39,7 @@ def size_of(dtype: str, shape: tuple[int, ...]) -> int:
     return prod(shape) * _SIZES[dtype]
 
 
-def head_of(embedding: Embedding) -> bytes:
+def head_of(embedding: Embedding, checksum: str) -> bytes:
     """All bytes before the data. StoreError where shape, dtype and data disagree."""
     num_bytes = size_of(embedding.dtype, embedding.shape)
     if len(embedding.shape) != 2 or num_bytes == 0 or num_bytes != len(embedding.data):
@@ -49,7 +51,8 @@ def head_of(embedding: Embedding) -> bytes:
         "shape": list(embedding.shape),
         "data_offsets": [0, num_bytes],
     }
-    header = json.dumps({TENSOR: entry}, separators=(",", ":")).encode()
+    tree = {"__metadata__": {"checksum": checksum}, TENSOR: entry}
+    header = json.dumps(tree, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)  # data aligned, as the format asks for
     return len(header).to_bytes(8, "little") + header
 
@@ -64,10 +67,12 @@ def header_length(prefix: bytes) -> int:
 def layout_of(header: bytes, data_bytes: int) -> Layout:
     """Raise StoreError unless the header describes the one tensor that the data is."""
     try:
-        entry = json.loads(header)[TENSOR]
-        layout = Layout(_DTYPES[entry["dtype"]], _shape(entry["shape"]), data_bytes)
+        tree = json.loads(header)
+        entry = tree[TENSOR]
+        checksum = tree.get("__metadata__", {}).get("checksum")
+        layout = Layout(_DTYPES[entry["dtype"]], _shape(entry["shape"]), data_bytes, checksum)
         begin, end = entry["data_offsets"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"no usable tensor {TENSOR!r} in the file") from error
     if begin != 0 or end != data_bytes or size_of(layout.dtype, layout.shape) != data_bytes:
         raise StoreError("the file is not as long as its header says")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from runtime.errors import SettingsError, StoreError
 from runtime.storage import Embedding, EncoderCache
 from runtime.storage.encoder_cache import DirectoryCache, open_encoder_cache
-from runtime.storage.safetensors import head_of, header_length, layout_of
+from runtime.storage.safetensors import Layout, head_of, header_length, layout_of
 
 ENTRY = Embedding("float32", (2, 3), bytes(range(24)))
 
@@ -142,6 +142,17 @@ async def test_a_file_cut_short_counts_as_absent_and_is_made_again(tmp_path: Pat
     assert await get(cache, "abc") == ENTRY
 
 
+async def test_a_file_with_other_bytes_counts_as_absent_and_is_made_again(tmp_path: Path):
+    cache = open_encoder_cache(f"directory://{tmp_path}")
+    descriptor = await cache.put("abc", ENTRY)
+    path = entry_file(tmp_path)
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+
+    assert await get(cache, "abc") is None
+    assert await cache.put("abc", ENTRY) == descriptor
+    assert await get(cache, "abc") == ENTRY
+
+
 async def test_probing_leaves_no_trace(tmp_path: Path):
     cache = open_encoder_cache(f"directory://{tmp_path}")
 
@@ -220,13 +231,13 @@ def test_a_header_of_any_json_is_a_layout_or_a_store_error(value):
 @given(st.integers(1, 50), st.integers(1, 50), st.sampled_from(["float32", "bfloat16", "float16"]))
 def test_layout_reads_what_head_writes(rows: int, width: int, dtype: str):
     data = bytes(rows * width * (4 if dtype == "float32" else 2))
-    head = head_of(Embedding(dtype, (rows, width), data))
+    head = head_of(Embedding(dtype, (rows, width), data), "c0ffee")
 
     layout = layout_of(head[8:], len(data))
 
     assert header_length(head[:8]) == len(head) - 8
     assert len(head) % 8 == 0
-    assert (layout.dtype, layout.shape, layout.num_bytes) == (dtype, (rows, width), len(data))
+    assert layout == Layout(dtype, (rows, width), len(data), "c0ffee")
 
 
 def entry_file(root: Path, mm_hash: str = "abc") -> Path:
