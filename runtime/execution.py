@@ -18,6 +18,7 @@ from schemas.errors import DecodeError, Transient
 
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
+_MAX_REFUSALS = 10
 
 
 class Handler(Protocol):
@@ -57,7 +58,11 @@ class Execution:
         self._policy = policy
 
     async def run(self, record: Record, attempts: int) -> Done | Again:
-        """`attempts` counts this one. Raises nothing but CancelledError."""
+        """`attempts` counts this one.
+
+        Raises CancelledError, and BusError where the bus refuses even what says so: a producer
+        that is broken for good, which only a new process mends.
+        """
         try:
             return await self._write(await self._handler.handle(record), "done")
         except (Transient, StoreError, BusError) as error:
@@ -89,7 +94,7 @@ class Execution:
             outputs = await self._handler.give_up(record, error, attempts)
             return await self._write(outputs, "given_up")
 
-        return await self._until_it_works(attempt, "giving_up_failed", is_hopeless=_never)
+        return await self._until_it_works(attempt, "giving_up_failed", is_final=_is_broken)
 
     async def _write(self, outputs: Sequence[Outgoing], outcome: str) -> Done:
         if len(outputs) == 1:
@@ -110,30 +115,32 @@ class Execution:
         async def attempt() -> None:
             await self._bus.send(output)
 
-        await self._until_it_works(attempt, "send_failed", is_hopeless=_is_refused)
+        await self._until_it_works(attempt, "send_failed", is_final=_is_refused)
 
     async def _until_it_works(
         self,
         attempt: Callable[[], Awaitable[_T]],
         event: str,
         *,
-        is_hopeless: Callable[[Exception], bool],
+        is_final: Callable[[Exception, int], bool],
     ) -> _T:
         failures = 0
         while True:
             try:
                 return await attempt()
             except Exception as error:
-                if is_hopeless(error):
-                    raise
                 failures += 1
+                if is_final(error, failures):
+                    raise
                 logger.warning(event, extra={"error": repr(error), "failures": failures})
             await asyncio.sleep(self._policy.backoff_s(failures, jitter=random.random()))
 
 
-def _never(error: Exception) -> bool:
-    return False
-
-
-def _is_refused(error: Exception) -> bool:
+def _is_refused(error: Exception, failures: int) -> bool:
+    """Of one output: another try would end alike."""
     return not isinstance(error, BusError) or not error.retriable
+
+
+def _is_broken(error: Exception, failures: int) -> bool:
+    """Of giving up: only where the bus keeps refusing is there nothing left to do here."""
+    return failures >= _MAX_REFUSALS and isinstance(error, BusError) and not error.retriable

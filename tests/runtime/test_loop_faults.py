@@ -124,6 +124,16 @@ async def test_giving_up_is_tried_until_it_works(bus, topics):
     assert failures == []
 
 
+async def test_a_producer_that_refuses_everything_ends_the_process(bus, topics):
+    await send_all(bus, topics.requests, [b"a"])
+    bus.faults["send"] = [BusError("fenced", retriable=False)] * 11
+    async with running(bus, topics, Echo(topics)) as loop:
+        with pytest.raises(BusError, match="fenced"):
+            await asyncio.wait_for(loop.run(), 10)
+
+    assert await redelivered(bus, topics, 1) == [0]
+
+
 @pytest.mark.parametrize("call", ["poll", "commit"])
 async def test_run_raises_what_a_routine_died_of(bus, topics, call: str):
     await send_all(bus, topics.requests, [b"a"])
