@@ -1,13 +1,16 @@
 import json
 
 import pytest
+import torch
 import transformers as hf
 
 from runtime.errors import SettingsError
 from runtime.settings import EngineSettings, ModelSettings
+from schemas.errors import Transient
 from tests.engine import tiny_models
 from tests.engine.builders import MODELS
 from workers.models.engine.assembly import create_engines
+from workers.models.engine.inprocess import translate
 from workers.models.engine.loading import complete_config, load_model
 
 SETTINGS = EngineSettings(engine_threads=1)
@@ -111,6 +114,24 @@ def test_dtypes_have_names(tmp_path):
     assert load(tmp_path, "bfloat16").dtype_name == "bfloat16"
     with pytest.raises(SettingsError, match="int64"):
         load(tmp_path, "int64")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+    ],
+)
+def test_lack_of_memory_may_be_over_in_a_moment(error):
+    assert isinstance(translate(error), Transient)
+
+
+def test_other_errors_stay_what_they_are():
+    error = RuntimeError("shapes differ")
+
+    assert translate(error) is error
 
 
 def test_a_text_model_has_nothing_to_encode(tmp_path):

@@ -122,6 +122,7 @@ def to_embedding(rows: Tensor) -> Embedding:
 
 def translate(error: BaseException) -> BaseException:
     """Lack of memory may be over in a moment; anything else is what it is."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return Transient("the device is out of memory")
-    return error
+    is_full = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    # On a CPU, torch has no class of its own for it.
+    is_full = is_full or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
+    return Transient("the device is out of memory") if is_full else error
