@@ -85,6 +85,7 @@ def _engines(shared: Shared) -> list[Stage]:
                 limits=shared.limits,
                 source=engines.source,
                 encoder=engines.encoder,
+                registry=shared.telemetry.registry,
             )
         )
     return stages
