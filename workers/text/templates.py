@@ -16,6 +16,7 @@ from typing import Any
 import jinja2
 from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
+from jinja2.optimizer import optimize
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -107,6 +108,7 @@ class ChatTemplate:
         self._tokens = tokens
         try:
             tree = ENVIRONMENT.parse(source)
+            optimize(tree, ENVIRONMENT)  # in place: joins constants that are written in pieces
             self.content_format: ContentFormat = detect_content_format(tree)
             self.variables = frozenset(meta.find_undeclared_variables(tree))
             tokens.rewrite(tree)

@@ -1,0 +1,52 @@
+from pathlib import Path
+
+import pytest
+
+from runtime.errors import SettingsError
+from workers.text.reasoning import PromptReasoning, reasoning_rules
+from workers.text.tokenizer import Tokenizer
+
+MODELS = Path(__file__).parent.parent / "data" / "models"
+TOKENIZER = Tokenizer.from_directory(MODELS / "tiny-qwen3-thinking")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "kwargs", "expected"),
+    [
+        ("<|im_start|>assistant\n", {}, False),
+        ("<|im_start|>assistant\n<think>\n\n</think>\n\n", {}, True),
+        ("<|im_start|>assistant\n<think>\n\n</think>\n\n", {"enable_thinking": False}, True),
+        ("<|im_start|>assistant\n", {"enable_thinking": False}, True),
+        ("</think><|im_end|>\n<|im_start|>assistant\n", {}, False),
+        ("<|im_start|>assistant\n<think>", {}, False),
+        ("<|im_start|>assistant\n<tool_call>", {}, True),
+    ],
+)
+def test_qwen3_thinks_until_it_says_otherwise(
+    prompt: str, kwargs: dict[str, bool], expected: bool
+) -> None:
+    reasoning = PromptReasoning(reasoning_rules("qwen3"), TOKENIZER)
+    ids = TOKENIZER.encode(prompt, add_special_tokens=False)
+
+    assert expected == reasoning.has_ended(ids, kwargs)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"), [("a", False), ("<think>a", False), ("<think>a</think>b", True)]
+)
+def test_deepseek_ends_where_the_mark_is(prompt: str, expected: bool) -> None:
+    reasoning = PromptReasoning(reasoning_rules("deepseek_r1"), TOKENIZER)
+
+    assert expected == reasoning.has_ended(TOKENIZER.encode(prompt, add_special_tokens=False), {})
+
+
+def test_a_model_without_the_marks_is_refused() -> None:
+    llava = Tokenizer.from_directory(MODELS / "tiny-llava")
+
+    with pytest.raises(SettingsError, match="<think>"):
+        PromptReasoning(reasoning_rules("qwen3"), llava)
+
+
+def test_an_unknown_parser_is_refused() -> None:
+    with pytest.raises(SettingsError, match="known are"):
+        reasoning_rules("nope")

@@ -1,0 +1,124 @@
+import json
+from typing import Any
+
+import pytest
+
+from runtime.errors import SettingsError
+from schemas.errors import ApiError
+from schemas.sampling import StructuredOutputs
+from workers.text.tools import ToolWishes, adjusted, tool_parser_rules
+
+FREE = {"name": "free", "parameters": {"type": "object", "properties": {"a": {}}}}
+STRICT = {"name": "strict", "parameters": {"type": "object"}, "strict": True}
+
+
+def wishes(**fields: Any) -> ToolWishes:
+    return ToolWishes(**{"functions": [FREE, STRICT], "choice": "required", **fields})
+
+
+def format_of(given: ToolWishes) -> Any:
+    assert given.structured_outputs is not None
+    assert given.structured_outputs.structural_tag is not None
+    return json.loads(given.structured_outputs.structural_tag)["format"]
+
+
+def test_required_calls_are_held_to_the_parsers_form() -> None:
+    form = format_of(adjusted(wishes(), tool_parser_rules("hermes"), None))
+
+    assert form["type"] == "tags_with_separator"
+    assert form["at_least_one"] is True
+    assert [tag["begin"][:40] for tag in form["tags"][:2]] == [
+        '<tool_call>\n{"name": "free", "arguments"',
+        '<tool_call>{"name": "free", "arguments":',
+    ]
+
+
+def test_only_strict_tools_are_held_to_their_schema() -> None:
+    form = format_of(adjusted(wishes(), tool_parser_rules("hermes"), None))
+
+    schemas = [tag["content"]["json_schema"] for tag in form["tags"]]
+    assert schemas == [True, True, STRICT["parameters"], STRICT["parameters"]]
+
+
+def test_the_server_may_hold_every_tool_to_its_schema() -> None:
+    form = format_of(adjusted(wishes(), tool_parser_rules("llama3_json"), "parameter"))
+
+    assert form["tags"][0]["content"]["json_schema"] == FREE["parameters"]
+
+
+def test_a_free_choice_of_free_tools_is_not_constrained() -> None:
+    given = wishes(functions=[FREE], choice="auto")
+
+    assert adjusted(given, tool_parser_rules("hermes"), None).structured_outputs is None
+
+
+def test_one_call_at_a_time_needs_a_grammar() -> None:
+    given = wishes(functions=[FREE], choice="auto", is_parallel=False)
+
+    form = format_of(adjusted(given, tool_parser_rules("hermes"), None))
+
+    assert form["stop_after_first"] is True
+
+
+def test_a_schema_of_the_request_stands_beside_the_calls() -> None:
+    given = wishes(choice="auto", structured_outputs=StructuredOutputs(json_object=True))
+
+    form = format_of(adjusted(given, tool_parser_rules("hermes"), None))
+
+    assert form["type"] == "or"
+    assert form["elements"][1]["json_schema"] == {"type": "object"}
+
+
+def test_a_forced_tool_must_be_one() -> None:
+    given = wishes(functions=[FREE, FREE], choice=None, forced="free")
+
+    with pytest.raises(ApiError, match="exactly one"):
+        adjusted(given, tool_parser_rules("hermes"), None)
+
+
+def test_parsers_without_grammar_read_plain_json() -> None:
+    result = adjusted(wishes(is_parallel=False), tool_parser_rules("pythonic"), None)
+
+    assert result.structured_outputs is not None
+    schema = result.structured_outputs.json_
+    assert isinstance(schema, dict)
+    assert schema["maxItems"] == 1
+    assert [call["properties"]["name"]["enum"] for call in schema["items"]["anyOf"]] == [
+        ["free"],
+        ["strict"],
+    ]
+
+
+def test_definitions_of_schemas_are_hoisted() -> None:
+    function = {"name": "f", "parameters": {"$defs": {"A": {"type": "string"}}, "type": "object"}}
+
+    result = adjusted(wishes(functions=[function]), tool_parser_rules("pythonic"), None)
+
+    assert result.structured_outputs is not None
+    schema = result.structured_outputs.json_
+    assert isinstance(schema, dict)
+    assert schema["$defs"] == {"A": {"type": "string"}}
+    assert "$defs" in function["parameters"]  # the request's own is not touched
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "expected"),
+    [
+        ("hermes", {}, False),
+        ("hermes", {"choice": "none"}, None),
+        ("hermes", {"functions": []}, None),
+        ("llama3_json", {}, None),
+        ("qwen3_coder", {"functions": []}, False),
+    ],
+)
+def test_marks_of_calls_are_not_left_out(
+    name: str, fields: dict[str, Any], expected: bool | None
+) -> None:
+    result = adjusted(wishes(**fields), tool_parser_rules(name), None)
+
+    assert result.skip_special_tokens is expected
+
+
+def test_an_unknown_parser_is_refused() -> None:
+    with pytest.raises(SettingsError, match="known are"):
+        tool_parser_rules("nope")
