@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from runtime.execution import Handler
 from runtime.flow import Limits
-from runtime.health import HealthServer, Readiness
+from runtime.health import Check, HealthServer, Readiness
 from runtime.lifecycle import Service
 from runtime.loop import ConsumeLoop
 from runtime.retry import RetryPolicy
@@ -19,12 +19,16 @@ from tokenfleet.roles import build_coordinator, build_media, build_stages
 from tokenfleet.shared import Shared
 from tokenfleet.sweeping import Sweeper
 
+# A loop goes round every second even when it has nothing to do or no room.
+_STUCK_S = 60.0
+
 
 def services_of(shared: Shared, readiness: Readiness, front: Front | None) -> Iterator[Service]:
     """`front` is the process's HTTP front; without one, probes have a port of their own."""
     roles = shared.plan.roles
+    liveness: list[Check] = []
     if front is None:
-        yield _health(shared, readiness)
+        yield _health(shared, readiness, liveness)
     yield Service("bus", lambda: _open_bus(shared), lambda _: _close_bus(shared))
     if not shared.plan.is_alone:
         proof = SharedStore(shared.bus, shared.topics, shared.blobs)
@@ -37,13 +41,14 @@ def services_of(shared: Shared, readiness: Readiness, front: Front | None) -> It
         yield Service("media", media.start, lambda _: media.close())
     for stage in build_stages(shared, media):
         yield _stage(stage, readiness)
-        yield _Loop(shared, stage.stop.value, [stage.stop], _handler_of(stage, shared)).service(
-            readiness
-        )
+        loop = _Loop(shared, stage.stop.value, [stage.stop], _handler_of(stage, shared))
+        liveness.append(loop.is_stuck)
+        yield loop.service(readiness)
     if Role.COORDINATOR in roles:
-        yield _Loop(
-            shared, "coordinator", [None, Stop.COORDINATE], lambda: build_coordinator(shared)
-        ).service(readiness)
+        sources = [None, Stop.COORDINATE]
+        loop = _Loop(shared, "coordinator", sources, lambda: build_coordinator(shared))
+        liveness.append(loop.is_stuck)
+        yield loop.service(readiness)
     if front is not None:
         yield from front.services()
 
@@ -69,6 +74,11 @@ class _Loop:
     def service(self, readiness: Readiness) -> Service:
         readiness.require_true(self._is_assigned, f"{self._role}: no partitions assigned yet")
         return Service(f"{self._role} loop", self._start, self._stop, self._run)
+
+    def is_stuck(self) -> str | None:
+        """For liveness."""
+        idle_s = 0.0 if self._loop is None else self._loop.idle_s()
+        return f"{self._role}: took no records for {idle_s:.0f} s" if idle_s > _STUCK_S else None
 
     def _is_assigned(self) -> bool:
         return self._loop is not None and self._loop.is_assigned()
@@ -114,8 +124,10 @@ def _stage(stage: Stage, readiness: Readiness) -> Service:
     return Service(stage.stop.value, start, stop)
 
 
-def _health(shared: Shared, readiness: Readiness) -> Service:
-    server = HealthServer(shared.plan.health, readiness=readiness, telemetry=shared.telemetry)
+def _health(shared: Shared, readiness: Readiness, liveness: list[Check]) -> Service:
+    server = HealthServer(
+        shared.plan.health, readiness=readiness, telemetry=shared.telemetry, liveness=liveness
+    )
     return Service("health", server.start, lambda _: server.stop())
 
 
