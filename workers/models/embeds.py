@@ -51,8 +51,7 @@ def _rows(value: Any, part: MediaPart) -> torch.Tensor:
     if tensor.ndim != 2 or tensor.dtype not in _FLOATS or not tensor.numel():
         raise bad_request(
             f"{part.param} must be floating point numbers of shape (rows, width), got"
-            f" {str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}",
-            part.param,
+            f" {str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
         )
     return tensor.contiguous()
 

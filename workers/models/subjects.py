@@ -70,8 +70,10 @@ def of_image(data: bytes, place: Place, request: MediaRequest) -> Subject:
     file = hashing.ImageFile(data, options.io_config if header.is_converted else None)
 
     def make() -> bytes:
-        image = (picture or images.decode(data, options, request.limits)).image
-        return _encoded(request.family.process_image(image, plan, processing), plan)
+        decoded = picture or images.decode(data, options, request.limits)
+        if decoded.header != header:  # what is broken may load otherwise than it announces
+            raise bad_request("Failed to load image: its pixels do not fit its header")
+        return _encoded(request.family.process_image(decoded.image, plan, processing), plan)
 
     return _subject(place, request.item_id(place, file), plan, make)
 

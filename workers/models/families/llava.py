@@ -33,6 +33,10 @@ _DEFAULTS: Mapping[str, Any] = {
     "image_mean": (0.48145466, 0.4578275, 0.40821073),
     "image_std": (0.26862954, 0.26130258, 0.27577711),
 }  # fmt: skip
+_SIGLIP_DEFAULTS: Mapping[str, Any] = {
+    **_DEFAULTS, "size": {"height": 224, "width": 224}, "do_center_crop": False,
+    "image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5),
+}  # fmt: skip
 _TOWERS_WITH_CLASS_TOKEN = frozenset({"clip_vision_model"})
 _TOWERS = _TOWERS_WITH_CLASS_TOKEN | {"siglip_vision_model"}
 
@@ -49,8 +53,7 @@ class Llava:
         self._dtype = files.dtype
         self.fingerprint = files.fingerprint
         self._server_options = server_options
-        own = {k: v for k, v in files.image_processor.items() if k in _DEFAULTS and v is not None}
-        self._defaults = {**_DEFAULTS, **own}
+        self._defaults = _defaults(files.image_processor)
         self._text = str(files.processor.get("image_token") or "<image>")
         self._token = _image_token(files.config, vocabulary, self._text)
         self._count = _count_tokens(files)
@@ -134,8 +137,7 @@ class Llava:
         if width != self._width:
             raise bad_request(
                 f"Image embedding hidden dimension mismatch: got {width}, but model expects"
-                f" {self._width}.",
-                "image_embeds",
+                f" {self._width}."
             )
         return Plan(self._pads(rows), None)
 
@@ -155,6 +157,13 @@ def build(
 ) -> Llava:
     del raw_pixels  # the tower takes normalised pixels, whatever the operator prefers
     return Llava(files, vocabulary, server_options=server_options)
+
+
+def _defaults(configured: Mapping[str, Any]) -> dict[str, Any]:
+    """The processor's settings; what its file leaves out depends on its kind."""
+    is_siglip = "siglip" in str(configured.get("image_processor_type", "")).lower()
+    own = {k: v for k, v in configured.items() if k in _DEFAULTS and v is not None}
+    return {**(_SIGLIP_DEFAULTS if is_siglip else _DEFAULTS), **own}
 
 
 def _image_token(config: Mapping[str, Any], vocabulary: Vocabulary, text: str) -> int:
