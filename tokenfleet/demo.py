@@ -43,7 +43,7 @@ from tokenfleet.shared import open_shared
 from tokenfleet.tap import Tap
 
 _TIMEOUT_S = 60.0
-_COLUMNS = "  {:<11}{:<46}{:<52}{:>9}{:>10}{:>11}"
+_COLUMNS = "  {:<10}{:<42}{:<52}{:>8}{:>10}{:>10}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,18 +153,19 @@ async def _way(records: list[Outgoing], topics: Topics, blobs: BlobStore) -> lis
         is_last = following.topic == topics.replies
         after = None if is_last else Job(Envelope.decode(following.value or b""), blobs)
         gets, gives = await _told(stop, before, after)
-        hop = hops[stop]
-        lines.append(
-            _COLUMNS.format(
-                stop,
-                gets,
-                gives,
-                _size(hop.bytes_in),
-                _size(hop.blob_bytes),
-                f"{hop.work_ms:.1f} ms",
-            )
-        )
+        hop, stored = hops[stop], _newly_stored(before, after)
+        columns = (_size(hop.bytes_in), _size(stored), f"{hop.work_ms:.1f} ms")
+        lines.append(_COLUMNS.format(stop, gets, gives, *columns))
     return lines
+
+
+def _newly_stored(before: Job, after: Job | None) -> int:
+    """Bytes that a stage put into the store instead of into its record."""
+    if after is None:
+        return 0
+    known = before.envelope.parts.values()
+    parts = after.envelope.parts.values()
+    return sum(part.size for part in parts if isinstance(part, BlobRef) and part not in known)
 
 
 def _hops(reply: Outgoing) -> dict[Stop, Hop]:
@@ -177,7 +178,7 @@ async def _told(stop: Stop, before: Job, after: Job | None) -> tuple[str, str]:
     payloads = _payloads(before.envelope)
     if stop is Stop.RENDER and after is not None:
         (prompt,) = await after.read_msgpack(PROMPTS)
-        pictures = f"{len(after.envelope.items)} picture(s)" if after.envelope.items else "text"
+        pictures = _count(len(after.envelope.items), "picture") if after.envelope.items else "text"
         places = "; ".join(
             f"{i.length} at {i.offset} #{i.mm_hash[:8]}" for i in after.envelope.items
         )
@@ -195,15 +196,23 @@ async def _told(stop: Stop, before: Job, after: Job | None) -> tuple[str, str]:
     return "tokens", "an OpenAI chat completion"
 
 
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def _payloads(envelope: Envelope) -> str:
-    names = {"kwargs": "kwargs_data", "metadata": "mm_metadata"}
-    found = [
-        f"{names[kind]} {_size(part.size if isinstance(part, BlobRef) else len(part))}"
-        for name, part in envelope.parts.items()
-        if (kind := name.split(":")[0]) in names
-    ]
-    is_prefill = envelope.stop is Stop.PREFILL
-    return " + ".join([*found, *(["ec_transfer_params"] if is_prefill and envelope.items else [])])
+    told = []
+    for kind, name in (("kwargs:", "kwargs_data"), ("metadata:", "mm_metadata")):
+        sizes = [_size_of(part) for key, part in envelope.parts.items() if key.startswith(kind)]
+        if sizes:
+            told.append(f"{len(sizes)} {name}, {_size(sum(sizes))}")
+    if told and envelope.stop is Stop.PREFILL:
+        told.append("ec_transfer_params")
+    return " + ".join(told)
+
+
+def _size_of(part: bytes | BlobRef) -> int:
+    return part.size if isinstance(part, BlobRef) else len(part)
 
 
 def _size(num_bytes: int) -> str:
