@@ -13,6 +13,7 @@ from runtime.settings import EngineSettings, ModelSettings
 from runtime.stage import Job
 from runtime.storage.encoder_cache import open_encoder_cache
 from runtime.storage.memory_blobs import MemoryBlobs
+from schemas.checks import check_request
 from schemas.envelope import Envelope, now_ms
 from schemas.errors import ApiError
 from schemas.limits import ModelLimits
@@ -83,6 +84,7 @@ class Fleet:
     async def admit(self, body, stage=None, **fields):
         """The job of a generate body, as it arrives at its first stop."""
         parsed = parse_body(Kind.GENERATE, json.dumps(body).encode(), self.limits)
+        check_request(Kind.GENERATE, parsed, self.limits)
         envelope = Envelope(
             **{
                 "id": "request-1",
