@@ -21,8 +21,6 @@ from schemas.sampling_limits import check_sampling
 from schemas.tokenize import TokenizeChatRequest
 
 _RENDERS = (Kind.CHAT_RENDER, Kind.COMPLETION_RENDER)
-
-
 _MEDIA_PARTS = {"image_url", "audio_url", "video_url"}
 
 
