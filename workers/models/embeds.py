@@ -5,6 +5,7 @@ and nothing is allocated beyond the limit, whatever a file declares.
 """
 
 import io
+import pickle  # for its exception only
 import zipfile
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +20,12 @@ from workers.render.media import MediaPart
 
 _NUMPY = b"\x93NUMPY"
 _FLOATS = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.float64})
+
+# What torch's unpickler, zipfile and numpy raise for bytes that are none of theirs.
+_UNREADABLE = (
+    pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, ValueError, TypeError, LookupError,
+    EOFError, OSError, AttributeError, ImportError, ArithmeticError,
+)  # fmt: skip
 
 
 def load_fields(part: MediaPart, facts: ModalityFacts, limit: int) -> dict[str, Any]:
@@ -62,7 +69,7 @@ def _load(data: bytes, part: MediaPart, limit: int) -> torch.Tensor:
             return _from_numpy(data, limit)
         _check_archive(data, limit)
         value = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:  # the unpickler of torch raises whatever the bytes lead it to
+    except _UNREADABLE as error:
         reason = str(error).partition("\n")[0]
         raise bad_request(f"{part.param} is not a tensor file: {reason}", part.param) from error
     if not isinstance(value, torch.Tensor):
@@ -93,6 +100,6 @@ def _check_archive(data: bytes, limit: int) -> None:
 
 def _check_size(size: int, limit: int) -> None:
     if 0 < limit < size:
-        raise ValueError(
-            f"it would take {size} bytes, more than {limit} (VLLM_MAX_EMBED_DECODE_BYTES)"
+        raise bad_request(
+            f"a tensor of {size} bytes exceeds the limit of {limit} (VLLM_MAX_EMBED_DECODE_BYTES)"
         )
