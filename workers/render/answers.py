@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from workers.render.media import MediaItem
 
 # Stands for a tensor's base64 text until the body is cut into segments.
 _HOLE = f"hole-{secrets.token_hex(16)}-"
+_MARK = re.compile(rf"{_HOLE}(\d+)".encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +119,14 @@ def _base64(data: bytes) -> str:
 
 
 def _segments(text: bytes, holes: Sequence[BlobRef]) -> list[bytes | Base64Of]:
-    segments: list[bytes | Base64Of] = []
-    for number, blob in enumerate(holes):
-        before, _, text = text.partition(f"{_HOLE}{number}".encode())
-        segments += [before, Base64Of(blob=blob)]
-    return [*segments, text]
+    """The text between the marks, which stand by modality and not in the order of their numbers."""
+    if not holes:
+        return [text]
+    pieces = _MARK.split(text)
+    segments: list[bytes | Base64Of] = [pieces[0]]
+    for number, following in zip(pieces[1::2], pieces[2::2], strict=True):
+        segments += [Base64Of(blob=holes[int(number)]), following]
+    return segments
 
 
 def _features(

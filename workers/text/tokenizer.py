@@ -5,6 +5,7 @@ interpreter lock. Knows no chat and no request.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -33,8 +34,10 @@ class Tokenizer:
     """Generative models keep the end of a prompt unless the request says otherwise."""
 
     def __init__(self, files: TokenizerFiles) -> None:
-        self._files = files
         self._backend = _build(files)
+        # The rest is in the backend now; as Python objects it takes tens of megabytes.
+        kept = {"pre_tokenizer": files.backend.get("pre_tokenizer")}
+        self._files = files = replace(files, backend=kept)
         self._decoder = self._backend.decoder
         self.special_tokens: Mapping[str, str] = files.special_tokens
         """By name (`bos_token` …), as chat templates see them."""
