@@ -20,6 +20,16 @@ _LENGTH_KEYS = (
 # Rotary types whose configured length is scaled already.
 _SCALED_ROPE_TYPES = {"su", "longrope", "llama3", "yarn", "default"}
 _FALLBACK_LENGTH = 2048
+# What published configurations leave out because it is transformers' default of their type.
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "gemma3_text": {"vocab_size": 262208, "max_position_embeddings": 131072},
+    "llama": {"vocab_size": 32000, "max_position_embeddings": 2048},
+    "qwen2": {"vocab_size": 151936, "max_position_embeddings": 32768},
+    "qwen2_vl_text": {"vocab_size": 152064, "max_position_embeddings": 32768},
+    "qwen2_5_vl_text": {"vocab_size": 152064, "max_position_embeddings": 32768},
+    "qwen3": {"vocab_size": 151936, "max_position_embeddings": 32768},
+    "qwen3_vl_text": {"vocab_size": 151936, "max_position_embeddings": 128000},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +86,8 @@ def _generation_config_folder(settings: ModelSettings, path: Path) -> Path:
 
 def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     nested = config.get("text_config") or config.get("llm_config") or config.get("language_config")
-    return nested if isinstance(nested, Mapping) else config
+    text = nested if isinstance(nested, Mapping) else config
+    return {**_DEFAULTS.get(str(text.get("model_type")), {}), **text}
 
 
 def _max_model_len(

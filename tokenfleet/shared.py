@@ -1,12 +1,10 @@
 """What the roles of one process share: bus, store, encoder cache, the model's facts, metrics."""
 
-import json
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR
@@ -24,7 +22,7 @@ from schemas.topics import Topics
 from tokenfleet.plan import ENGINES, Plan
 from workers.models.ec_config import EcTransfer, read_ec_transfer_config
 from workers.models.families import MediaFacts, describe
-from workers.models.namespace import ec_namespace
+from workers.models.namespace import ec_namespace, processor_config
 
 # Documented limits that vLLM's users set as variables; everything else is a setting.
 _LIMIT_VARIABLES = {
@@ -124,13 +122,5 @@ def _encoder_cache(
     has_weights = any(directory.path.glob("*.safetensors"))
     if url is None or not (has_weights or plan.roles & ENGINES):
         return None
-    return open_encoder_cache(url, ec_namespace(directory.path, _processor_config(plan, directory)))
-
-
-def _processor_config(plan: Plan, directory: ModelDirectory) -> dict[str, Any]:
-    """Everything outside the weights that changes what an image of a hash is encoded to."""
-    config: dict[str, Any] = {"dtype": plan.model.dtype}
-    for name in ("preprocessor_config.json", "video_preprocessor_config.json"):
-        path = directory.path / name
-        config[name] = json.loads(path.read_bytes()) if path.exists() else None
-    return config
+    processing = {**processor_config(directory.path), "dtype": plan.model.dtype}
+    return open_encoder_cache(url, ec_namespace(directory.path, processing))
