@@ -1,4 +1,4 @@
-"""Reads the JSON files of a model directory: what every role must know of a model without loading it.
+"""Reads the JSON files of a model directory: what a role must know of a model without loading it.
 
 Knows no weights, no tokenizer and no torch.
 """
@@ -56,7 +56,7 @@ class ModelDirectory:
 
 
 def read_model(settings: ModelSettings) -> ModelDirectory:
-    """Raise SettingsError where the directory is missing, incomplete or contradicts the settings."""
+    """Raise SettingsError where the directory is missing, broken or contradicts the settings."""
     path = Path(settings.model).expanduser()
     if not path.is_dir():
         raise SettingsError(
@@ -106,7 +106,7 @@ def _max_model_len(
         return int(limit)
     if asked > limit:
         raise SettingsError(
-            f"--max-model-len {asked} is greater than the {int(limit)} that the model's config.json allows"
+            f"--max-model-len {asked} is greater than the {int(limit)} that config.json allows"
         )
     return asked
 
