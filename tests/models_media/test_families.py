@@ -17,8 +17,8 @@ from tests.models_media.builders import LLAVA, QWEN, make_model_folder
 from workers.models.families import build_family, describe, read_files, resolve_dtype
 from workers.models.families.adapter import Family, ModelFiles, VideoFacts
 from workers.models.families.gemma3 import Gemma3
-from workers.models.families.qwen2_vl import smart_resize
 from workers.models.families.qwen3_vl import Qwen3VL
+from workers.models.families.qwen_sizes import smart_resize
 
 
 class Letters:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from schemas.errors import ApiError
 from tests.models_media.pictures import noise, video
-from workers.models.families.qwen2_vl import float32_steps
 from workers.models.families.qwen3_vl import spread
+from workers.models.families.qwen_sizes import float32_steps
 from workers.models.images import Header, Picture
 from workers.models.limits import Budget, MediaLimits
 from workers.models.video import Source, decode, jpeg_parts, of_pictures, read_source, uniform

@@ -43,10 +43,7 @@ class HttpFetcher:
         connector = aiohttp.TCPConnector(limit=64, ttl_dns_cache=10, socket_factory=factory)
         # trust_env stays off: a proxy would connect in our place, unchecked.
         self._session = aiohttp.ClientSession(
-            connector=connector,
-            headers=_HEADERS,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
+            connector=connector, headers=_HEADERS, cookie_jar=aiohttp.DummyCookieJar()
         )
 
     async def close(self) -> None:

@@ -74,6 +74,10 @@ class Budget:
         self._used = 0
         self._lock = threading.Lock()
 
+    @classmethod
+    def unlimited(cls) -> Self:
+        return cls(0, "")
+
     def charge(self, size: int) -> None:
         """Raise ApiError where the limit would be passed; nothing is taken then."""
         if self._limit <= 0:

@@ -5,9 +5,7 @@ decoded, and concurrent requests with the same picture share one pass. Knows no 
 """
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,17 +13,17 @@ from runtime.settings import ModelSettings, RenderSettings
 from runtime.storage import BlobStore, EncoderCache
 from runtime.storage.names import is_plain
 from schemas.errors import ApiError
-from schemas.mm_item import encode_item
 from schemas.refusals import bad_request
 from workers.models import stored, subjects
 from workers.models.families import build_family
-from workers.models.families.adapter import Family, Plan, VideoFacts, Vocabulary
+from workers.models.families.adapter import Family, VideoFacts, Vocabulary
 from workers.models.fetch import Fetcher
 from workers.models.limits import MediaLimits
 from workers.models.memo import Memo
 from workers.models.request import Kwargs, MediaRequest, Place, check_request_kwargs, make_request
 from workers.models.stored import StoredItem
 from workers.models.subjects import Subject
+from workers.models.threads import start_threads, warm
 from workers.models.waiting import SingleFlight, in_order
 from workers.render.media import MediaItem, MediaPart, Span
 
@@ -68,7 +66,7 @@ class MediaPipeline:
         self._fetcher = Fetcher(render, self._bounds)
         self._flights: SingleFlight[StoredItem] = SingleFlight()
         self._seen_videos: Memo[VideoFacts] = Memo(1024)
-        self._threads = _start_threads(render.render_threads)
+        self._threads = start_threads(render.render_threads)
         self.limits: Mapping[str, int] = _limits(self._family, model.limit_mm_per_prompt)
         self.max_limits: Mapping[str, int] = {
             m: _UNBOUNDED if limit or m in self._family.modalities else 0
@@ -78,7 +76,7 @@ class MediaPipeline:
 
     async def start(self) -> None:
         """Load the libraries before the first request pays for it."""
-        await asyncio.gather(*(self._in_thread(_warm) for _ in range(2)))
+        await asyncio.gather(*(self._in_thread(warm) for _ in range(2)))
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -183,7 +181,7 @@ class MediaPipeline:
     async def _item(self, subject: Subject, request: MediaRequest) -> MediaItem:
         """The least work that gives the item: known embedding, stored tensors, plan, all of it."""
         if request.skip_encoded and await self._is_encoded(subject.mm_hash):
-            known = await self._find(subject, request, with_tensors=False) or _planned(subject)
+            known = await self._find(subject, request, with_tensors=False) or subject.planned()
             if known is not None:
                 return _item_of(subject, known, encoded=True)
         known = await self._find(subject, request, with_tensors=request.want_tensors)
@@ -217,7 +215,7 @@ class MediaPipeline:
         )
 
     async def _make(self, subject: Subject, request: MediaRequest) -> StoredItem:
-        item = _planned(subject)
+        item = subject.planned()
         assert item is not None
         assert subject.make is not None
         if request.want_tensors:
@@ -259,25 +257,6 @@ def _limits(family: Family, asked: Mapping[str, int]) -> dict[str, int]:
     return {m: asked.get(m, _DEFAULT_LIMIT) if m in supported else 0 for m in _MODALITIES}
 
 
-def _start_threads(count: int | None) -> ThreadPoolExecutor:
-    cores = len(os.sched_getaffinity(0))
-    return ThreadPoolExecutor(count or cores, "media", initializer=_prepare_thread)
-
-
-def _prepare_thread() -> None:
-    from workers.models import pixels
-
-    pixels.use_one_thread()
-
-
-def _warm() -> None:
-    """The first use of each library costs some tenths of a second."""
-    from workers.models import images, pixels
-
-    pixels.warm()
-    images.warm()
-
-
 def _positions(ids: Sequence[int], token: int) -> list[int]:
     return [position for position, found in enumerate(ids) if found == token]
 
@@ -298,15 +277,6 @@ def _named_only(place: Place, request: MediaRequest) -> Subject:
             "multi_modal_uuids",
         )
     return subjects.of_uuid(place, request)
-
-
-def _planned(subject: Subject) -> StoredItem | None:
-    """The item as its plan has it, without tensors."""
-    plan: Plan | None = subject.plan
-    if plan is None:
-        return None
-    metadata = encode_item(dict(plan.metadata)) if plan.metadata else None
-    return StoredItem(subject.modality, None, metadata, plan.replacement, plan.embeds)
 
 
 def _item_of(

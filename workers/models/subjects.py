@@ -17,7 +17,9 @@ from workers.models import hashing, images
 from workers.models.families import options as opt
 from workers.models.families.adapter import Plan, VideoFacts
 from workers.models.fetch import decode_base64, split_data_url
+from workers.models.limits import Budget
 from workers.models.request import MediaRequest, Place
+from workers.models.stored import StoredItem
 
 if TYPE_CHECKING:
     from workers.models.video import Source, Video
@@ -37,6 +39,14 @@ class Subject:
     """Its number within its modality, for errors about a uuid alone."""
     is_named: bool = False
     """The caller chose the identity (a uuid): what is stored under it wins over what was sent."""
+
+    def planned(self) -> StoredItem | None:
+        """The item as far as it is known without its tensors."""
+        if self.plan is None:
+            return None
+        fields = dict(self.plan.metadata)
+        metadata = encode_item(fields) if fields else None
+        return StoredItem(self.modality, None, metadata, self.plan.replacement, self.plan.embeds)
 
 
 def of_uuid(place: Place, request: MediaRequest) -> Subject:
@@ -85,18 +95,21 @@ def of_video(data: bytes, place: Place, request: MediaRequest) -> Subject:
     """Raise ApiError for what is no video. A file seen before is not decoded for its identity."""
     from workers.models import video as decoder
 
-    def load() -> "Video":
-        return decoder.decode(data, _sampler(request), request.limits, request.decode_budget)
+    def load(budget: Budget) -> "Video":
+        return decoder.decode(data, _sampler(request), request.limits, budget)
 
     kwargs = json.dumps(request.io_kwargs.get("video", {}), sort_keys=True, default=str)
     key = (blake3(data).digest(), kwargs)
     facts, loaded = request.seen_videos.get(key), None
     if facts is None or _nbytes(facts) < len(data):  # else the hash needs no pixels
-        loaded = load()
+        loaded = load(request.decode_budget)
         facts = _facts(loaded)
         request.seen_videos.put(key, facts)
+    else:
+        request.decode_budget.charge(_nbytes(facts))
     file = hashing.VideoFile(data, None if loaded is None else loaded.frames)
-    return _video_subject(file, facts, place, request, lambda: loaded or load())
+    # Paid for above: the work may be shared with requests that have budgets of their own.
+    return _video_subject(file, facts, place, request, lambda: loaded or load(Budget.unlimited()))
 
 
 def of_jpegs(payload: str, place: Place, request: MediaRequest) -> Subject:

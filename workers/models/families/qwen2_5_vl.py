@@ -13,7 +13,8 @@ from workers.models.families.adapter import (
     Vocabulary,
 )
 from workers.models.families.qwen2_vl import MODALITIES as BASE_MODALITIES
-from workers.models.families.qwen2_vl import Qwen2VL, is_resampled
+from workers.models.families.qwen2_vl import Qwen2VL
+from workers.models.families.qwen_sizes import is_resampled
 
 MODALITIES = {
     "image": BASE_MODALITIES["image"],

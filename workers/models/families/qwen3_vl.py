@@ -14,8 +14,8 @@ from workers.models.families.adapter import (
     VideoFacts,
     Vocabulary,
 )
-from workers.models.families.qwen2_vl import (
-    Qwen2VL,
+from workers.models.families.qwen2_vl import Qwen2VL
+from workers.models.families.qwen_sizes import (
     check_ratio,
     is_resampled,
     vision_size,
