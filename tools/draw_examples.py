@@ -7,6 +7,7 @@ import argparse
 import random
 from pathlib import Path
 
+from PIL import Image
 from shapes_vl import drawing
 from shapes_vl.drawing import Item, Scene
 
@@ -48,8 +49,12 @@ def main() -> None:
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     for name, scene in EXAMPLES.items():
-        image = drawing.draw(scene, SIZES.get(name, _SIZE), random.Random(name))
-        image.save(out / name, quality=_JPEG_QUALITY, optimize=True)
+        picture(name, scene).save(out / name, quality=_JPEG_QUALITY, optimize=True)
+
+
+def picture(name: str, scene: Scene) -> Image.Image:
+    """The example before it is compressed; its name is the seed."""
+    return drawing.draw(scene, SIZES.get(name, _SIZE), random.Random(name))
 
 
 if __name__ == "__main__":

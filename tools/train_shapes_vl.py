@@ -36,7 +36,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--out", type=Path, default=Path("models/shapes-vl"))
-    add("--steps", type=int, default=3600)
+    add("--steps", type=int, default=4200)
     add("--seeing-steps", type=int, default=1500, help="steps before the searching questions")
     add("--rate", type=float, default=3e-3, help="highest learning rate of AdamW")
     add("--matrix-rate", type=float, default=5e-3, help="highest learning rate of Muon")

@@ -17,8 +17,9 @@ from .prompts import Prompter
 from .questions import SEARCHING_WEIGHTS, SEEING_WEIGHTS
 
 # Shares of the groups by their pictures: one or two of shapes, one of another kind, none.
-_GROUP_SHARES = {"one": 0.62, "two": 0.22, "other": 0.09, "none": 0.07}
-_TOOL_GROUP_SHARES = {"one": 0.80, "two": 0.06, "other": 0.08, "none": 0.06}
+_SEEING_SHARES = {"one": 0.62, "two": 0.22, "other": 0.09, "none": 0.07}
+_SEARCHING_SHARES = {"one": 0.53, "two": 0.33, "other": 0.08, "none": 0.06}
+_TOOL_SHARES = {"one": 0.80, "two": 0.06, "other": 0.08, "none": 0.06}
 _USUAL_EDGE = 448  # pixels; larger training pictures only cost time, so they are few
 _AHEAD = 8  # batches the worker may draw before they are taken
 
@@ -46,6 +47,12 @@ class _Theme:
     tools: bool
     searching: bool
     aspect: tuple[int, int]  # of the pictures that are not square: few grids make large groups
+
+    @property
+    def shares(self) -> dict[str, float]:
+        if self.tools:
+            return _TOOL_SHARES
+        return _SEARCHING_SHARES if self.searching else _SEEING_SHARES
 
 
 class BatchMaker:
@@ -80,7 +87,7 @@ class BatchMaker:
 
     def _document(self, rng: random.Random, theme: _Theme, pictures: list[Patched]) -> Document:
         """A new document; its pictures are appended to `pictures`."""
-        scenes = _random_scenes(rng, _TOOL_GROUP_SHARES if theme.tools else _GROUP_SHARES)
+        scenes = _random_scenes(rng, theme.shares)
         shown = Pictured(len(pictures), [])
         for scene in scenes:
             patches, grid = pixels.patchify(_training_picture(scene, rng, theme.aspect))

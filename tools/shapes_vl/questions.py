@@ -151,4 +151,4 @@ ONE_PICTURE: tuple[Callable, ...] = (
 # How often each is asked, in the same order. First the model learns to see, from whole
 # descriptions; then to search, from questions that need one shape among several.
 SEEING_WEIGHTS = (30, 18, 14, 12, 8, 6, 12)
-SEARCHING_WEIGHTS = (13, 19, 22, 7, 17, 3, 19)
+SEARCHING_WEIGHTS = (10, 19, 17, 6, 22, 4, 22)
