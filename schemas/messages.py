@@ -4,7 +4,7 @@ A message is checked against the forms of `schemas.message_forms`; the one that 
 it wins, and unknown keys stay. Knows no template.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -26,7 +26,7 @@ def validated_messages(value: Any) -> list[Message]:
     """The messages as plain dicts, unknown keys kept. ValidationError where no form fits one.
 
     OpenAI's forms look at their parts only when something iterates them: bad parts pass here and
-    are told by `check_parts`, which an endpoint that renders the messages calls.
+    are told by `check_parts`, or one by one by `each_part`.
     """
     messages = _MESSAGES.validate_python(value)
     return [_plain(checked, given) for checked, given in zip(messages, value, strict=True)]
@@ -48,17 +48,33 @@ def materialised_calls(messages: list[Message]) -> list[Message]:
 
 
 def check_parts(messages: list[Message]) -> None:
-    """Refuse a content part that the form chosen for its message does not know."""
-    for message in _MESSAGES.validate_python(messages):
-        content = message.get("content")
-        if _is_lazy(content):
-            _exhaust(content)
+    """Refuse the first content part that the form chosen for its message does not know."""
+    for message in messages:
+        if not isinstance(message.get("content"), str | None):
+            for _ in each_part(message):
+                pass
 
 
-def _exhaust(parts: Iterable[Any]) -> None:
+def each_part(message: Message) -> Iterator[Any]:
+    """The parts of a message's content as they were given, each checked when it is asked for.
+
+    Refuses, where it is reached, a part that the form chosen for its message does not know.
+    """
+    content = message["content"]
+    (checked,) = _MESSAGES.validate_python([message])
+    lazy = checked.get("content")
+    if not _is_lazy(lazy):
+        yield from content
+        return
+    parts = iter(lazy)
+    for part in content:
+        _check_next(parts)
+        yield part
+
+
+def _check_next(parts: Iterator[Any]) -> None:
     try:
-        for _ in parts:
-            pass
+        next(parts, None)
     except ValidationError as error:
         raise bad_request(str(error)[:_MAX_COMPLAINT]) from None
 

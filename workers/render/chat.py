@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,12 +39,24 @@ class Conversation:
     """In the order of the messages."""
 
 
+def all_parts(message: Message) -> Iterable[Any]:
+    parts: Iterable[Any] = message["content"]
+    return parts
+
+
 def read_conversation(
-    messages: Sequence[Mapping[str, Any]], content_format: ContentFormat, rules: MediaRules
+    messages: Sequence[Message],
+    content_format: ContentFormat,
+    rules: MediaRules,
+    *,
+    parts_of: Callable[[Message], Iterable[Any]] = all_parts,
 ) -> Conversation:
-    """Raise ApiError for parts and tool calls that cannot be rendered."""
+    """Raise ApiError for parts and tool calls that cannot be rendered, the first one of them.
+
+    `parts_of` gives the parts of a message whose content is a list, and may refuse some.
+    """
     media = _MediaList(rules)
-    read = [_read_message(message, content_format, media) for message in messages]
+    read = [_read_message(message, content_format, media, parts_of) for message in messages]
     media.check_mixture()
     return Conversation(read, media.parts)
 
@@ -102,10 +114,13 @@ def _kind(part: MediaPart) -> tuple[str, bool]:
 
 
 def _read_message(
-    message: Mapping[str, Any], content_format: ContentFormat, media: _MediaList
+    message: Message,
+    content_format: ContentFormat,
+    media: _MediaList,
+    parts_of: Callable[[Message], Iterable[Any]],
 ) -> Message:
     role = message["role"]
-    parts = _parts(role, message.get("content"))
+    parts = _parts(message, parts_of)
     write = _as_list if content_format == "openai" else _as_text
     result: Message = {"role": role, "content": write(parts, media)}
     if role == "assistant":
@@ -120,15 +135,18 @@ def _read_message(
     return result
 
 
-def _parts(role: str, content: Any) -> list[Part]:
+def _parts(message: Message, parts_of: Callable[[Message], Iterable[Any]]) -> Iterator[Part]:
+    """One by one, so that the first bad part or the first medium too many is what is refused."""
+    content = message.get("content")
     if content is None:
-        return []
-    raw: Iterable[Any] = (
-        [{"type": "text", "text": content}] if isinstance(content, str) else content
-    )
-    if role == "system":
+        return
+    raw: Iterable[Any] = [content] if isinstance(content, str) else parts_of(message)
+    if message["role"] == "system":
         raw = _without_billing_header(raw)
-    return [part for entry in raw if (part := read_part(entry)) is not None]
+    for entry in raw:
+        part = read_part(entry)
+        if part is not None:
+            yield part
 
 
 def _without_billing_header(parts: Iterable[Any]) -> Iterable[Any]:
@@ -145,7 +163,7 @@ def _without_billing_header(parts: Iterable[Any]) -> Iterable[Any]:
             yield rest if isinstance(part, str) else {**part, "text": rest}
 
 
-def _as_list(parts: Sequence[Part], media: _MediaList) -> list[dict[str, Any]]:
+def _as_list(parts: Iterable[Part], media: _MediaList) -> list[dict[str, Any]]:
     content: list[dict[str, Any]] = []
     for part in parts:
         if isinstance(part, TextPart):
@@ -159,7 +177,7 @@ def _as_list(parts: Sequence[Part], media: _MediaList) -> list[dict[str, Any]]:
     return content
 
 
-def _as_text(parts: Sequence[Part], media: _MediaList) -> str:
+def _as_text(parts: Iterable[Part], media: _MediaList) -> str:
     """Text parts joined; placeholders in front, equal ones together, or where their parts are."""
     texts: list[str] = []
     placeholders: dict[str, int] = {}

@@ -16,14 +16,14 @@ from schemas.completion import CompletionRequest
 from schemas.envelope import Item
 from schemas.errors import ApiError
 from schemas.limits import ModelLimits
-from schemas.messages import check_parts
+from schemas.messages import each_part
 from schemas.openai_responses import ResponsesRequest
 from schemas.refusals import bad_request
 from schemas.sampling import SamplingParams
 from schemas.tokenize import TokenizeChatRequest
 from workers.render.answers import Rendered
 from workers.render.carried import carried_fields, parse_context
-from workers.render.chat import read_conversation
+from workers.render.chat import all_parts, read_conversation
 from workers.render.literals import check_escaping, guard, media_rules
 from workers.render.media import Media, MediaPart
 from workers.render.messages_api import chat_request
@@ -166,11 +166,14 @@ class Renderer:
 
     def chat_text(self, given: ChatInput) -> tuple[str, Sequence[MediaPart]]:
         """The prompt as the template writes it, private tokens in their private spelling."""
-        if given.has_openai_messages:
-            check_parts([m for m in given.messages if isinstance(m.get("content"), list)])
         template = self._templates.choose(given.template)
         content_format = self._templates.content_format(given.template)
-        conversation = read_conversation(given.messages, content_format, self._media_rules)
+        conversation = read_conversation(
+            given.messages,
+            content_format,
+            self._media_rules,
+            parts_of=each_part if given.has_openai_messages else all_parts,
+        )
         text = self._templates.render(template, conversation.messages, given.template)
         return text, conversation.parts
 
@@ -179,7 +182,7 @@ class Renderer:
     ) -> Rendered:
         """The answer but for its media. `prompt` is as it is sent."""
         request = given.request
-        tools = self._parsers.adjusted(given.tools)
+        tools = self._parsers.adjusted(given.tools())
         params = self._sampling(request, prompt, given.rules, given.max_tokens, tools)
         kwargs = given.template.kwargs
         ended = None

@@ -1,7 +1,8 @@
 """A chat request of any endpoint as the renderer takes it. Decides nothing about its content."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from schemas.chat import ChatCompletionRequest
@@ -24,7 +25,8 @@ class ChatInput:
     rules: PromptRules
     max_tokens: int | None
     """Asked for."""
-    tools: ToolWishes
+    tools: Callable[[], ToolWishes]
+    """Raises ApiError for constraints that contradict each other: after the prompt's own errors."""
     mm_processor_kwargs: Mapping[str, Any] | None = None
     media_io_kwargs: Mapping[str, Any] | None = None
     has_openai_messages: bool = False
@@ -71,7 +73,7 @@ def chat_input(
             want_offsets=bool(request.return_token_offsets),
         ),
         max_tokens=asked,
-        tools=chat_tools(request),
+        tools=partial(chat_tools, request),
         mm_processor_kwargs=request.mm_processor_kwargs,
         media_io_kwargs=request.media_io_kwargs,
         reused_ids=None

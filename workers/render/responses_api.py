@@ -5,6 +5,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from schemas.errors import ApiError
@@ -79,7 +80,7 @@ def responses_input(
             truncate_to=None if request.truncation == "disabled" else -1,
         ),
         max_tokens=request.max_output_tokens,
-        tools=_wishes(request, functions),
+        tools=partial(_wishes, request, functions),
         mm_processor_kwargs=request.mm_processor_kwargs,
         media_io_kwargs=request.media_io_kwargs,
         reused_ids=reused_ids(request.kv_transfer_params, messages, limits),
