@@ -1,0 +1,98 @@
+"""Flags and variables: one of each per setting, flags win, mistakes are named."""
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from runtime.errors import SettingsError
+from runtime.settings import FleetSettings, IngressSettings, ModelSettings, RenderSettings
+from tokenfleet.__main__ import _list_flags
+from tokenfleet.cli import ALL_GROUPS
+from tokenfleet.options import Values, expand_lists, flag, unknown_variables, variable, with_options
+
+GROUPS = (FleetSettings, ModelSettings, IngressSettings, RenderSettings)
+
+
+def given(*arguments: str, env: dict[str, str] | None = None, **options: object) -> Values:
+    """The values that a command gets for these arguments."""
+    seen: list[Values] = []
+
+    def command(values: Values) -> None:
+        seen.append(values)
+
+    app = typer.Typer()
+    app.command()(with_options(command, GROUPS, leave_out=("model",), **options))
+    result = CliRunner().invoke(app, arguments, env=env, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return seen[0]
+
+
+def test_what_is_not_given_is_absent():
+    assert given() == {}
+
+
+def test_a_flag_wins_over_its_variable():
+    env = {"TOKENFLEET_BUS": "kafka://a:1"}
+
+    assert given(env=env).group(FleetSettings).bus == "kafka://a:1"
+    assert given("--bus", "kafka://b:2", env=env).group(FleetSettings).bus == "kafka://b:2"
+
+
+def test_a_commands_own_default_gives_way_to_the_flag():
+    assert given(defaults={"port": 8100}).group(IngressSettings).port == 8100
+    assert given("--port", "1", defaults={"port": 8100}).group(IngressSettings).port == 1
+
+
+def test_objects_are_json_and_lists_are_repeated_or_separated_by_commas():
+    values = given(
+        "--limit-mm-per-prompt",
+        '{"image": 2}',
+        "--served-model-name",
+        "a",
+        "--served-model-name",
+        "b",
+    )
+    by_variable = given(env={"TOKENFLEET_SERVED_MODEL_NAME": "a,b"})
+
+    model = values.group(ModelSettings, model="m")
+    assert model.limit_mm_per_prompt == {"image": 2}
+    assert model.served_model_name == ("a", "b")
+    assert by_variable.group(ModelSettings, model="m").served_model_name == ("a", "b")
+
+
+def test_switches_have_both_forms():
+    assert (
+        given("--no-mm-device-do-normalize").group(RenderSettings).mm_device_do_normalize is False
+    )
+    assert given("--enable-scale-out").group(IngressSettings).enable_scale_out is True
+
+
+def test_every_problem_is_named_with_flag_and_variable():
+    values = Values({"port": "x", "request_timeout_s": -1})
+
+    with pytest.raises(SettingsError) as caught:
+        values.group(IngressSettings)
+
+    assert "--port (TOKENFLEET_PORT)" in str(caught.value)
+    assert "--request-timeout-s (TOKENFLEET_REQUEST_TIMEOUT_S)" in str(caught.value)
+
+
+def test_vllms_way_of_listing_is_understood():
+    flags = frozenset({"--api-key"})
+
+    assert expand_lists(["serve", "--api-key", "a", "b", "--port", "1", "c"], flags) == [
+        "serve", "--api-key", "a", "--api-key", "b", "--port", "1", "c",
+    ]  # fmt: skip
+    assert "--served-model-name" in _list_flags()
+
+
+def test_a_misspelt_variable_is_found():
+    environ = {"TOKENFLEET_BUSS": "x", "TOKENFLEET_BUS": "y", "PATH": "z"}
+
+    assert unknown_variables(environ, ALL_GROUPS) == ["TOKENFLEET_BUSS"]
+
+
+def test_no_two_settings_share_a_flag():
+    names = [name for group in ALL_GROUPS for name in group.model_fields]
+
+    assert len(set(map(flag, names))) == len(set(map(variable, names))) == len(names)

@@ -1,0 +1,79 @@
+"""What a process may run: combinations that could only fail later are refused at once."""
+
+import pytest
+
+from runtime.errors import SettingsError
+from tokenfleet.cli import make_plan
+from tokenfleet.options import Values
+from tokenfleet.plan import RENDER_SERVER, WHOLE_FLEET, Role
+
+KAFKA = {"bus": "kafka://127.0.0.1:9092", "store": "file:///s", "ec": "directory:///e"}
+
+
+def plan(roles=WHOLE_FLEET, mode="serve", **values):
+    return make_plan(Values(values), frozenset(roles), "m", mode)
+
+
+def test_the_embedded_default_needs_nothing():
+    assert plan().is_alone
+
+
+@pytest.mark.parametrize("role", set(Role) - {Role.INGRESS})
+def test_one_role_alone_needs_a_broker(role):
+    with pytest.raises(SettingsError, match="kafka://"):
+        plan({role})
+
+
+def test_processes_cannot_share_a_store_in_memory():
+    with pytest.raises(SettingsError, match="--store memory:///"):
+        plan({Role.RENDER}, bus=KAFKA["bus"])
+
+
+@pytest.mark.parametrize("role", [Role.ENCODE, Role.PREFILL])
+def test_engines_in_separate_processes_name_their_cache(role):
+    with pytest.raises(SettingsError, match="--ec"):
+        plan({role}, **{k: v for k, v in KAFKA.items() if k != "ec"})
+    assert not plan({role}, **KAFKA).is_alone
+
+
+def test_scale_out_is_off_unless_asked_for(monkeypatch):
+    monkeypatch.delenv("VLLM_ENABLE_SCALE_OUT_ENDPOINTS", raising=False)
+
+    assert not plan().is_scale_out
+    assert plan(enable_scale_out=True).is_scale_out
+    assert plan(generate_stage="encode").is_scale_out
+    assert plan(RENDER_SERVER, "render").is_scale_out
+
+
+@pytest.mark.parametrize(("value", "is_on"), [("1", True), ("0", False)])
+def test_the_seeds_variable_switches_scale_out(monkeypatch, value, is_on):
+    monkeypatch.setenv("VLLM_ENABLE_SCALE_OUT_ENDPOINTS", value)
+
+    assert plan().is_scale_out is is_on
+
+
+def test_a_render_server_refuses_to_have_its_endpoints_off(monkeypatch):
+    monkeypatch.setenv("VLLM_ENABLE_SCALE_OUT_ENDPOINTS", "0")
+
+    with pytest.raises(SettingsError, match="conflicts"):
+        plan(RENDER_SERVER, "render")
+
+
+@pytest.mark.parametrize(
+    ("role", "stage"), [("ec_producer", "encode"), ("ec_consumer", "prefill"), ("ec_both", None)]
+)
+def test_vllms_ec_transfer_config_pins_the_stage(role, stage):
+    config = {
+        "ec_connector": "ECExampleConnector",
+        "ec_role": role,
+        "ec_connector_extra_config": {"shared_storage_path": "/x"},
+    }
+
+    assert plan(ec_transfer_config=config).ingress.generate_stage == stage
+
+
+def test_vllms_api_key_variable_is_used_where_ours_is_not(monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "sk")
+
+    assert plan().ingress.api_key == ("sk",)
+    assert plan(api_key=("own",)).ingress.api_key == ("own",)
