@@ -203,3 +203,16 @@ def test_compiled_templates_are_kept_and_bounded(monkeypatch: Any) -> None:
     cache.get("b")
     cache.get("c")
     assert cache.get("a") is not first
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", True),
+        ("{% if messages[2].role == 'system' %}{{ raise_exception('no') }}{% endif %}", False),
+        ("{% generation %}x{% endgeneration %}", False),
+        ("{{ messages[0].content.x.y }}", False),
+    ],
+)
+def test_tells_whether_system_messages_may_come_late(source: str, expected: bool) -> None:
+    assert expected == templates.takes_late_system(source)

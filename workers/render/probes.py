@@ -8,9 +8,9 @@ from typing import Any
 
 from schemas.errors import ApiError
 from workers.render.templating import TemplateInput, Templates
+from workers.text.templates import takes_late_system
 
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
-_SYSTEM_BETWEEN = [{"role": role, "content": "t"} for role in ("system", "user", "system", "user")]
 
 
 class Probes:
@@ -20,8 +20,8 @@ class Probes:
     @cached_property
     def system_first(self) -> bool:
         """Whether system messages must stand at the front."""
-        both = (None, list[dict[str, Any]]())  # the template may differ where tools are given
-        return any(self._text(_SYSTEM_BETWEEN, tools, {}) is None for tools in both)
+        sources = self._templates.own_sources()
+        return not sources or not all(takes_late_system(source) for source in sources)
 
     @cached_property
     def disabled_effort(self) -> str:
@@ -33,18 +33,12 @@ class Probes:
 
     def _with_effort(self, effort: str) -> str | None:
         fields = {"add_generation_prompt": True, "reasoning_effort": effort}
-        return self._text([{"role": "user", "content": "Hi"}], None, fields)
-
-    def _text(
-        self, messages: list[dict[str, Any]], tools: list[Any] | None, fields: dict[str, Any]
-    ) -> str | None:
-        given = TemplateInput(self._templates.effective_kwargs(None, fields), tools)
+        given = TemplateInput(self._templates.effective_kwargs(None, fields))
+        content: Any = "Hi"
+        if self._templates.content_format(given) == "openai":
+            content = [{"type": "text", "text": "Hi"}]
         try:
             template = self._templates.choose(given)
-            if self._templates.content_format(given) == "openai":
-                messages = [
-                    m | {"content": [{"type": "text", "text": m["content"]}]} for m in messages
-                ]
-            return self._templates.render(template, messages, given)
+            return self._templates.render(template, [{"role": "user", "content": content}], given)
         except ApiError:
             return None

@@ -110,6 +110,15 @@ class Templates:
             continue_final_message=given.continue_final_message,
         )
 
+    def own_sources(self) -> list[str]:
+        """The server's templates for requests without and with tools."""
+        if self._given is not None:
+            return [self._named.get(self._given, self._given)]
+        try:
+            return [self._own_template(has_tools=has_tools) for has_tools in (False, True)]
+        except ApiError:
+            return []
+
     def _own_template(self, *, has_tools: bool) -> str:
         if not has_tools and self._processor is not None:
             return self._processor

@@ -175,6 +175,23 @@ def _is_list_of_objects(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
 
 
+def takes_late_system(source: str) -> bool:
+    """Whether a system message may follow a user's.
+
+    Asked of bare Jinja, without the extras of chat templates, because vLLM asks so: a template that
+    needs them counts as one that refuses.
+    """
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
+    turns = [{"role": role, "content": "t"} for role in ("system", "user", "system", "user")]
+    try:
+        environment.from_string(source).render(messages=turns, add_generation_prompt=False)
+    except Exception:  # a template may fail in any way
+        return False
+    return True
+
+
 class TemplateCache:
     """Compiled templates by source, bounded. Safe to share between threads."""
 
