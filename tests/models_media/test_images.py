@@ -11,7 +11,7 @@ from PIL import Image
 
 from schemas.errors import ApiError
 from tests.models_media.pictures import encoded, noise, png
-from workers.models.images import ImageOptions, decode, image_options, read_header
+from workers.models.images import ImageOptions, as_rgb, decode, image_options, read_header
 from workers.models.limits import MediaLimits
 
 OPTIONS = ImageOptions()
@@ -78,6 +78,15 @@ class TestModes:
         assert not read_header(rgb, OPTIONS, LIMITS).is_converted
         assert read_header(rgba, OPTIONS, LIMITS).is_converted
         assert not read_header(rgba, image_options({"image_mode": None}), LIMITS).is_converted
+
+
+def test_a_picture_kept_in_its_mode_is_flattened_for_the_processor() -> None:
+    clear = encoded(Image.new("RGBA", (4, 4), (10, 20, 30, 0)))
+
+    kept = decode(clear, image_options({"image_mode": None}), LIMITS).image
+
+    assert kept.mode == "RGBA"
+    assert (np.asarray(as_rgb(kept)) == 255).all()
 
 
 class TestHeader:

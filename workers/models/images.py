@@ -144,6 +144,11 @@ _BROKEN = (
 )  # fmt: skip
 
 
+def as_rgb(image: Image.Image) -> Image.Image:
+    """What a processor sees of a picture that was kept in another mode: transparency on white."""
+    return _convert(image, ImageOptions())
+
+
 def _broken(error: Exception) -> ApiError:
     return bad_request(f"Failed to load image: {error}")
 

@@ -83,7 +83,8 @@ def of_image(data: bytes, place: Place, request: MediaRequest) -> Subject:
         decoded = picture or images.decode(data, options, request.limits)
         if decoded.header != header:  # what is broken may load otherwise than it announces
             raise bad_request("Failed to load image: its pixels do not fit its header")
-        return _encoded(request.family.process_image(decoded.image, plan, processing), plan)
+        image = images.as_rgb(decoded.image)
+        return _encoded(request.family.process_image(image, plan, processing), plan)
 
     return _subject(place, request.item_id(place, file), plan, make)
 

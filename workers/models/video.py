@@ -108,8 +108,8 @@ def jpeg_parts(payload: str, kwargs: Mapping[str, Any]) -> list[str]:
 def of_pictures(pictures: Sequence[Picture], kwargs: Mapping[str, Any]) -> Video:
     """Frames sent as pictures; what a container would have told stands in `kwargs`."""
     arrays = [np.asarray(picture.image) for picture in pictures]
-    if any(array.shape != arrays[0].shape or array.ndim != 3 for array in arrays):
-        raise bad_request("the pictures of a video must have one size")
+    if any(array.shape != (*arrays[0].shape[:2], 3) for array in arrays):
+        raise bad_request("the pictures of a video must be RGB and have one size")
     count, fps = len(arrays), float(opt.real(kwargs.get("fps", 1), "fps"))
     indices = kwargs.get("frames_indices", list(range(count)))
     total = kwargs.get("total_num_frames", count)
