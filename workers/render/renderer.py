@@ -24,6 +24,7 @@ from schemas.tokenize import TokenizeChatRequest
 from workers.render.answers import Rendered
 from workers.render.carried import carried_fields, parse_context
 from workers.render.chat import all_parts, read_conversation
+from workers.render.completions import check_completion, completion_rules, completion_tools
 from workers.render.literals import check_escaping, guard, media_rules
 from workers.render.media import Media, MediaPart
 from workers.render.messages_api import chat_request
@@ -37,7 +38,7 @@ from workers.render.prompts import (
     take_ids,
     tokenize,
 )
-from workers.render.requests import ChatInput, chat_input, completion_rules, completion_tools
+from workers.render.requests import ChatInput, chat_input
 from workers.render.responses_api import responses_input
 from workers.render.sampling import AnyRequest, resolve_max_tokens, sampling_params, server_defaults
 from workers.render.templating import Templates
@@ -45,7 +46,6 @@ from workers.text.tokenizer import Tokenizer
 from workers.text.tools import ToolWishes
 
 _MAX_COMPLAINT = 1000
-_NO_FIM = "suffix is only supported for models with FIM completion rendering"
 # What a request may change of how its media are treated, and what that costs.
 _MEDIA_KWARGS = {
     "mm_processor_kwargs": "multimodal preprocessing",
@@ -208,7 +208,7 @@ class Renderer:
         """Raise ApiError for what no completion can be made of."""
         if request.use_beam_search:
             raise _no_beam_search()
-        _check_completion(request)
+        check_completion(request)
         rules = completion_rules(request, self.limits)
         check_rules(rules)
         prompts = request.prompts
@@ -291,29 +291,3 @@ class Renderer:
 
 def _no_beam_search() -> ApiError:
     return bad_request("Beam search is not supported by the render endpoint")
-
-
-def _check_completion(request: CompletionRequest) -> None:
-    reason = _why_no_suffix(request)
-    if reason is not None:
-        raise ApiError(reason, param="suffix")
-    if request.prompt == []:
-        raise bad_request("You must pass at least one prompt", "prompt")
-    if request.suffix is not None:
-        raise ApiError(_NO_FIM, param="suffix")
-    if request.prompt_embeds is not None:
-        raise bad_request(
-            "You must set `--enable-prompt-embeds` to input `prompt_embeds`.", "prompt_embeds"
-        )
-
-
-def _why_no_suffix(request: CompletionRequest) -> str | None:
-    if request.suffix is None:
-        return None
-    if request.echo:
-        return "Echo is unsupported with suffix."
-    if request.prompt_embeds is not None:
-        return "suffix is not supported with prompt_embeds"
-    if request.truncate_prompt_tokens is not None:
-        return "suffix is not supported with truncate_prompt_tokens"
-    return None

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 from schemas.chat import ChatCompletionRequest
-from schemas.completion import CompletionRequest
 from schemas.fields import NamedToolChoice
 from schemas.limits import ModelLimits
 from schemas.refusals import bad_request
@@ -91,25 +90,6 @@ def chat_tools(request: ChatCompletionRequest) -> ToolWishes:
         is_parallel=request.parallel_tool_calls is not False,
         structured_outputs=structured_outputs(request.structured_outputs, request.response_format),
         skip_special_tokens=request.skip_special_tokens,
-    )
-
-
-def completion_tools(request: CompletionRequest) -> ToolWishes:
-    return ToolWishes(
-        structured_outputs=structured_outputs(request.structured_outputs, request.response_format),
-        skip_special_tokens=request.skip_special_tokens,
-    )
-
-
-def completion_rules(request: CompletionRequest, limits: ModelLimits) -> PromptRules:
-    return PromptRules(
-        max_model_len=limits.max_model_len,
-        max_output_tokens=request.max_tokens or 0,
-        output_param="max_tokens",
-        add_special_tokens=request.add_special_tokens,
-        truncate_to=request.truncate_prompt_tokens,
-        side=request.truncation_side,
-        want_offsets=bool(request.return_token_offsets),
     )
 
 

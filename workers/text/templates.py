@@ -22,17 +22,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from schemas.errors import ApiError
 from workers.text.content_format import ContentFormat, detect_content_format
+from workers.text.continuation import CONTINUE_OR_START, cut_at_tag, with_continue_tag
 from workers.text.private_tokens import PrivateTokens
 
 RENDER_TIMEOUT_S = 30.0
 _CACHED_TEMPLATES = 64
-_CONTINUE_OR_START = (
-    "continue_final_message and add_generation_prompt are not compatible. Use"
-    " continue_final_message when you want the model to continue the final message, and"
-    " add_generation_prompt when you want to add a header that will prompt it to start a new"
-    " assistant message instead."
-)
-_CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 # Arguments of Hugging Face's `apply_chat_template` that are no template variables.
 _NOT_VARIABLES = {
     "chat_template", "tokenize", "padding", "truncation", "max_length", "return_tensors",
@@ -135,8 +129,8 @@ class ChatTemplate:
         _check(variables, tools)
         if continue_final_message:
             if variables.get("add_generation_prompt"):
-                raise ApiError(_CONTINUE_OR_START)
-            messages, final = _with_continue_tag(messages, self.source)
+                raise ApiError(CONTINUE_OR_START)
+            messages, final = with_continue_tag(messages, self.source)
         kept = {k: v for k, v in variables.items() if self._takes(k)}
         deadline = time.monotonic() + RENDER_TIMEOUT_S
         try:
@@ -151,7 +145,7 @@ class ChatTemplate:
             raise
         except Exception as error:
             raise ApiError(self._tokens.reveal(_reason(error))) from error
-        return _cut_at_tag(text, final) if continue_final_message else text
+        return cut_at_tag(text, final) if continue_final_message else text
 
     def _takes(self, name: str) -> bool:
         if name in _NOT_VARIABLES:
@@ -241,46 +235,3 @@ def _limit_loops(tree: nodes.Template) -> None:
         call = nodes.Call(nodes.Name("_tick", "load"), [], [], None, None)
         loop.body.insert(0, nodes.ExprStmt(call, lineno=loop.lineno))
     tree.set_environment(ENVIRONMENT)
-
-
-def _with_continue_tag(
-    messages: list[dict[str, Any]], source: str
-) -> tuple[list[dict[str, Any]], str]:
-    """Mark the end of the final message's last text; also return that text."""
-    last = messages[-1]
-    content = last.get("content")
-    if content is None:
-        raise ApiError(
-            'continue_final_message is set but the final message has no "content" to continue!'
-        )
-    if "content" not in source:
-        raise ApiError(
-            'continue_final_message is set to "content" but this is not an accepted field in the '
-            "chat_template"
-        )
-    if isinstance(content, str):
-        return [*messages[:-1], last | {"content": content + _CONTINUE_TAG}], content
-    for index in reversed(range(len(content))):
-        if "text" in content[index]:
-            text = content[index]["text"]
-            marked = content[index] | {"text": text + _CONTINUE_TAG}
-            parts = [*content[:index], marked, *content[index + 1 :]]
-            return [*messages[:-1], last | {"content": parts}], text
-    raise ApiError(
-        "continue_final_message is set but we could not find any text to continue in the final "
-        "message!"
-    )
-
-
-def _cut_at_tag(rendered: str, final: str) -> str:
-    """Drop everything behind the final message; its own trailing space is kept where it was."""
-    at = rendered.rfind(_CONTINUE_TAG.strip())
-    if at < 0 or final.strip() not in rendered:
-        raise ApiError(
-            "continue_final_message is set but the final message does not appear in the chat after "
-            "applying the chat template! This can happen if the chat template deletes portions of "
-            "the final message. Please verify the chat template and final message in your chat to "
-            "ensure they are compatible."
-        )
-    cut = rendered[:at]
-    return cut if rendered.startswith(_CONTINUE_TAG, at) else cut.rstrip()
