@@ -1,7 +1,7 @@
-"""Every setting of every role, as frozen groups; the command turns each field into a flag and a variable.
+"""Every setting of every role, as frozen groups; the command makes each field a flag and a variable.
 
 A field `served_model_name` is `--served-model-name` and `TOKENFLEET_SERVED_MODEL_NAME`; flags win.
-Names are vLLM's where vLLM has them (06-launch §4). Nothing else in the project reads the environment.
+Names are vLLM's where vLLM has them (06-launch §4). Nothing else reads the environment.
 """
 
 from typing import Any, Literal
@@ -22,7 +22,11 @@ class FleetSettings(Group):
     store: str = Field(
         "memory:///", description="Blob store: file:///path, s3://bucket/prefix or memory:///"
     )
-    topic_prefix: str = Field("tokenfleet.", description="One prefix is one fleet is one model")
+    topic_prefix: str = Field(
+        "tokenfleet.",
+        pattern=r"^[A-Za-z0-9._-]{0,200}$",
+        description="One prefix is one fleet is one model",
+    )
     num_partitions: int = Field(
         8, ge=1, description="Partitions of each topic that has to be created"
     )

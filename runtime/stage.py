@@ -40,7 +40,7 @@ class Job:
         self.blob_bytes = 0  # newly written to the store by this stop
 
     async def read(self, name: str) -> bytes:
-        """A part's bytes. DecodeError where the envelope lacks it, StoreError where the store does."""
+        """A part's bytes. DecodeError where the envelope lacks it, StoreError the store."""
         part = self.envelope.parts.get(name)
         if part is None:
             raise DecodeError(f"the envelope carries no part {name!r}")

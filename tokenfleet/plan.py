@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Literal
 from urllib.parse import urlsplit
 
+from runtime.bus import servers_of
 from runtime.errors import SettingsError
 from runtime.settings import (
     EngineSettings,
@@ -48,7 +49,7 @@ class Plan:
     @property
     def is_alone(self) -> bool:
         """Whether all that a request needs is in this process."""
-        return urlsplit(self.fleet.bus).scheme == "memory"
+        return not servers_of(self.fleet.bus)
 
 
 def checked(plan: Plan) -> Plan:

@@ -114,17 +114,24 @@ class Bus(Protocol):
 def open_bus(url: str, settings: FleetSettings) -> Bus:
     """The bus a URL names, not yet started. SettingsError where the URL names none."""
     # Imported late: the implementations need the protocol above, and memory:// no Kafka client.
-    parts = urlsplit(url)
+    servers = servers_of(url)
     topics = Topics(settings.topic_prefix)
-    if parts.scheme == "memory" and not parts.netloc + parts.path.strip("/"):
+    if not servers:
         from runtime.bus.memory import MemoryBus
 
         return MemoryBus(num_partitions=settings.num_partitions, topics=topics)
-    if parts.scheme == "kafka" and not parts.path.strip("/"):
-        from runtime.bus.kafka import KafkaBus
+    from runtime.bus.kafka import KafkaBus
 
-        servers = [_require_server(server, url) for server in parts.netloc.split(",")]
-        return KafkaBus(servers, topics=topics, session_timeout_ms=settings.session_timeout_ms)
+    return KafkaBus(servers, topics=topics, session_timeout_ms=settings.session_timeout_ms)
+
+
+def servers_of(url: str) -> list[str]:
+    """`host:port` of every broker; none for memory://. SettingsError for any other URL."""
+    parts = urlsplit(url)
+    if parts.scheme == "memory" and not parts.netloc + parts.path.strip("/"):
+        return []
+    if parts.scheme == "kafka" and not parts.path.strip("/"):
+        return [_require_server(server, url) for server in parts.netloc.split(",")]
     raise SettingsError(f"--bus {url!r}: use memory:// or kafka://host:port[,host:port]")
 
 
