@@ -1,4 +1,4 @@
-"""Every setting of every role, as frozen groups; the command makes each field a flag and a variable.
+"""Every setting of every role, as frozen groups; the command makes each a flag and a variable.
 
 A field `served_model_name` is `--served-model-name` and `TOKENFLEET_SERVED_MODEL_NAME`; flags win.
 Names are vLLM's where vLLM has them (06-launch §4). Nothing else reads the environment.
