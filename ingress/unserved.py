@@ -4,14 +4,18 @@ A client that finds 501 here knows that the feature is missing; 404 would look l
 address.
 """
 
+import json
+
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ingress.bodies import read_body
 from ingress.probes import Route
 from ingress.relay import refuse
 from ingress.scale_out import Mode
-from schemas.refusals import bad_request, not_implemented
+from schemas.refusals import bad_request, not_implemented, schema_error
 
+MAX_ABORT_BYTES = 1024 * 1024
 ABORT = ("POST", "/inference/v1/abort_requests")
 STANDARD = (
     ("POST", "/invocations"),
@@ -31,10 +35,21 @@ RENDER = (("POST", "/v1/systemone"),)
 
 def unserved_routes(mode: Mode, *, is_scale_out: bool) -> list[Route]:
     if mode == "serve":
-        abort = unserved if is_scale_out else refuse
+        abort = abort_requests if is_scale_out else refuse
         return [(*ABORT, abort), *((method, path, unserved) for method, path in STANDARD)]
     refused = [(method, path, unserved) for method, path in RENDER]
     return [*refused, ("POST", "/invocations", _no_handler)]
+
+
+async def abort_requests(request: Request) -> Response:
+    """Checks the body as vLLM does (03 §8); aborts themselves are not served."""
+    try:
+        body = json.loads(await read_body(request, MAX_ABORT_BYTES))
+    except ValueError as error:
+        raise schema_error(f"JSON decode error: {error}", None) from None
+    if not isinstance(body, dict) or "request_ids" not in body:
+        raise schema_error("Missing 'request_ids' in request body", None)
+    return await unserved(request)
 
 
 async def unserved(request: Request) -> Response:

@@ -259,6 +259,22 @@ async def test_switched_off_routes_answer_403_before_the_body_is_looked_at(make_
     assert len(fleet.seen) == 1
 
 
+@pytest.mark.parametrize("content", [b"{", b"[]", b"{}"])
+async def test_an_abort_without_ids_is_the_callers_fault(make_client, content):
+    response = await make_client().post("/inference/v1/abort_requests", content=content)
+
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "Bad Request"
+
+
+async def test_an_abort_is_told_to_be_unsupported(make_client):
+    body = {"request_ids": ["generate-tokens-1"]}
+
+    response = await make_client().post("/inference/v1/abort_requests", json=body)
+
+    assert response.status_code == 501
+
+
 async def test_keys_guard_the_api_and_nothing_else(make_client):
     client = make_client(IngressSettings(api_key=("one", "two", "")))
 
