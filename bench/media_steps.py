@@ -23,8 +23,7 @@ from PIL import Image
 
 from runtime.settings import ModelSettings, RenderSettings
 from runtime.storage.memory_blobs import MemoryBlobs
-from schemas.mm_item import encode_item
-from workers.models import hashing, images, pixels
+from workers.models import hashing, images, items, pixels
 from workers.models.families import build_family
 from workers.models.limits import MediaLimits
 from workers.models.media import MediaPipeline
@@ -53,31 +52,29 @@ def cpu_ms(call: Callable[[], Any], rounds: int) -> float:
     return statistics.median(times) * 1000
 
 
-def steps(folder: Path, width: int, height: int, rounds: int) -> dict[str, float]:
+def steps_of(folder: Path, data: bytes, rounds: int) -> dict[str, float]:
+    """Milliseconds of processor time of each step of one picture."""
     vocabulary = Tokenizer.from_directory(folder)
     family = build_family(folder, vocabulary, dtype="auto", server_options={}, raw_pixels=True)
     assert family is not None
     limits, options = MediaLimits(), images.ImageOptions()
-    data = jpeg(width, height, 0)
     text = base64.b64encode(data).decode()
     image = images.decode(data, options, limits).image
     processing = family.options("image", {})
-    plan = family.plan_image(width, height, processing)
-    tensor = pixels.of_image(image)
+    plan = family.plan_image(image.width, image.height, processing)
+    tensor, is_resized = pixels.of_image(image), plan.shape != (image.height, image.width)
     high, wide = plan.shape
-    resized = pixels.resize(tensor, high, wide)
-    patch, merge, temporal = 16, 2, 2
     fields = {**family.process_image(image, plan, processing), **plan.metadata}
-    item = encode_item(fields)
+    item = items.encode(fields)
     calls: dict[str, Callable[[], Any]] = {
         "base64 in": lambda: pybase64.b64decode(text, validate=True),
         "header": lambda: images.read_header(data, options, limits),
         "hash": lambda: hashing.item_id("image", hashing.ImageFile(data), model="m"),
         "decode": lambda: images.decode(data, options, limits),
-        "to tensor": lambda: pixels.of_image(image),
+        "to tensor": lambda: pixels.of_image(image) if is_resized else pixels.of_planes(image),
         "resize": lambda: pixels.resize(tensor, high, wide),
-        "patches": lambda: pixels.patchify(resized, patch=patch, merge=merge, temporal=temporal),
-        "item": lambda: encode_item(fields),
+        "patches": lambda: items.encode(fields),
+        "item": lambda: items.encode(plan.metadata),
         "digest": lambda: blake3(item).hexdigest(),
         "base64 out": lambda: pybase64.b64encode(item),
     }
@@ -132,7 +129,7 @@ def main() -> None:
     arguments = parser.parse_args()
     pixels.use_one_thread()
     for width, height in SIZES:
-        times = steps(arguments.model, width, height, arguments.rounds)
+        times = steps_of(arguments.model, jpeg(width, height, 0), arguments.rounds)
         print(f"{width}x{height} " + " ".join(f"{name} {ms:.2f}" for name, ms in times.items()))
         out = times.pop("base64 out")
         print(f"    sum {sum(times.values()):.2f} ms, base64 of the answer {out:.2f} ms")

@@ -153,10 +153,11 @@ def _are_sizes(shape: list[Any]) -> bool:
 
 
 def encode_item(fields: Fields) -> bytes:
-    return b"".join(_encoded(fields))
+    return b"".join(encoded_chunks(fields))
 
 
-def _encoded(fields: Fields) -> Iterator[bytes | memoryview]:
+def encoded_chunks(fields: Fields) -> Iterator[bytes | memoryview]:
+    """The item in pieces; the bytes of a tensor are a piece of their own, the very object given."""
     packer = msgpack.Packer()
     yield packer.pack_map_header(len(fields))
     for name, field in fields.items():

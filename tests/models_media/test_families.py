@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.errors import SettingsError
@@ -135,6 +135,7 @@ def _build(folder: Path) -> Family | None:
 
 
 class TestQwen:
+    @settings(deadline=None)
     @given(
         height=st.integers(1, 3000), width=st.integers(1, 3000),
         least=st.integers(1024, 100_000), more=st.integers(1, 20),

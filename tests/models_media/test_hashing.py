@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -140,6 +140,7 @@ _VALUES = st.recursive(
 @given(
     st.dictionaries(st.text(), _VALUES, max_size=4), st.dictionaries(st.text(), _VALUES, max_size=4)
 )
+@settings(deadline=None)
 def test_different_values_have_different_digests(a: dict[str, Any], b: dict[str, Any]) -> None:
     same = _tagged(a) == _tagged(b)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.errors import ApiError
@@ -11,6 +11,7 @@ from tests.models_media.pictures import noise
 from workers.models import pixels
 
 
+@settings(deadline=None)
 @given(
     count=st.integers(1, 5), rows=st.integers(1, 3), columns=st.integers(1, 3),
     patch=st.integers(1, 4), merge=st.integers(1, 2), temporal=st.integers(1, 3),
@@ -48,6 +49,7 @@ def test_a_picture_is_read_as_it_is() -> None:
 
     assert tensor.shape == (1, 3, 5, 7)
     assert (tensor[0].permute(1, 2, 0).numpy() == np.asarray(image)).all()
+    assert torch.equal(pixels.of_planes(image), tensor)
 
 
 def test_pixels_of_the_right_size_are_not_touched() -> None:

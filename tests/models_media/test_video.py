@@ -7,7 +7,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.errors import ApiError
@@ -128,6 +128,7 @@ class TestRefusals:
 
 
 class TestSampling:
+    @settings(deadline=None)
     @given(total=st.integers(1, 5000), count=st.integers(1, 768))
     def test_spreading_keeps_both_ends_and_never_goes_back(self, total: int, count: int) -> None:
         got = spread(total, min(count, total))
@@ -136,6 +137,7 @@ class TestSampling:
         assert len(got) == 1 or got[-1] == total - 1
         assert all(a < b for a, b in itertools.pairwise(got))
 
+    @settings(deadline=None)
     @given(total=st.integers(1, 5000), count=st.integers(1, 768))
     def test_float_steps_stay_inside(self, total: int, count: int) -> None:
         got = float32_steps(total, min(count, total))

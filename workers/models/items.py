@@ -4,14 +4,56 @@ torch is only touched through the tensors that are handed in.
 """
 
 import struct
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
-from schemas.mm_item import Field, Tensor
+from schemas.mm_item import Field, Tensor, encoded_chunks
 from schemas.refusals import bad_request
 
 if TYPE_CHECKING:
     import torch
+
+
+class Unwritten:
+    """Bytes of a tensor that are made where they belong: inside the encoded item.
+
+    Large tensors are written once instead of being made, and copied into the item after that; fresh
+    memory is what most of the time goes into.
+    """
+
+    def __init__(self, size: int, write: "Callable[[torch.Tensor], object]") -> None:
+        """`write` fills a flat uint8 tensor of `size`."""
+        self._size = size
+        self.write = write
+
+    def __len__(self) -> int:
+        return self._size
+
+
+def encode(fields: Mapping[str, Field]) -> bytes:
+    """The item's bytes (02 §4), with unwritten tensors written now."""
+    chunks: list[Any] = list(encoded_chunks(dict(fields)))
+    if not any(isinstance(chunk, Unwritten) for chunk in chunks):
+        return b"".join(chunks)
+    from workers.models.pixels import view_of_bytes
+
+    # Nobody else has seen these bytes yet, so they may still be written to.
+    item = bytes(sum(map(len, chunks)))
+    room, start = view_of_bytes(item), 0
+    for chunk in chunks:
+        part = room[start : start + len(chunk)]
+        start += len(chunk)
+        if isinstance(chunk, Unwritten):
+            chunk.write(part)
+        else:
+            part.copy_(view_of_bytes(chunk))
+    return item
+
+
+def flat_unwritten(rows: int, width: int, write: "Callable[[torch.Tensor], object]") -> Field:
+    """uint8 rows of the batch, see `Unwritten`."""
+    data = cast(memoryview, Unwritten(rows * width, write))
+    return _flat(Tensor("uint8", (rows, width), data))
 
 
 def tensor(value: "torch.Tensor") -> Tensor:
@@ -24,12 +66,12 @@ def tensor(value: "torch.Tensor") -> Tensor:
 
 def flat(value: "torch.Tensor") -> Field:
     """A stretch of rows of the batch; here the batch is this one item."""
-    rows = value.shape[0]
-    return Field(
-        tensor(value),
-        "flat",
-        {"keep_on_cpu": False, "slices": [[[0, rows, None]]], "dim": 0},
-    )
+    return _flat(tensor(value))
+
+
+def _flat(value: Tensor) -> Field:
+    slices = [[[0, value.shape[0], None]]]
+    return Field(value, "flat", {"keep_on_cpu": False, "slices": slices, "dim": 0})
 
 
 def batched(value: "torch.Tensor", *, keep_on_cpu: bool = False) -> Field:

@@ -13,7 +13,7 @@ from blake3 import blake3
 from schemas.errors import ApiError
 from schemas.mm_item import Field, encode_item
 from schemas.refusals import bad_request
-from workers.models import hashing, images
+from workers.models import hashing, images, items
 from workers.models.families import options as opt
 from workers.models.families.adapter import Plan, VideoFacts
 from workers.models.fetch import decode_base64, split_data_url
@@ -214,7 +214,7 @@ def _subject(
 
 
 def _encoded(fields: Mapping[str, Field], plan: Plan) -> bytes:
-    return encode_item({**fields, **plan.metadata})
+    return items.encode({**fields, **plan.metadata})
 
 
 def placed(error: ApiError, place: Place) -> ApiError:

@@ -6,6 +6,7 @@ Knows no request; pixels are made by `workers.models.pixels`.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from schemas.mm_item import Field
@@ -177,7 +178,9 @@ class Qwen2VL:
     ) -> Mapping[str, Field]:
         from workers.models import pixels
 
-        return {"pixel_values": self._rows(pixels.of_image(image), plan, options)}
+        is_resized = plan.shape != (image.height, image.width)
+        frames = pixels.of_image(image) if is_resized else pixels.of_planes(image)
+        return {"pixel_values": self._rows(frames, plan, options)}
 
     # --- videos
 
@@ -269,15 +272,21 @@ class Qwen2VL:
 
         height, width = plan.shape
         resized = pixels.resize(frames, height, width, options["resample"])
-        values = pixels.rescale_and_normalize(resized, options)
+        values = pixels.cast_floats(pixels.rescale_and_normalize(resized, options), self.dtype)
         geometry = self.geometry
-        rows = pixels.patchify(
-            pixels.cast_floats(values, self.dtype),
+        cut = partial(
+            pixels.patchify,
+            values,
             patch=geometry.patch,
             merge=geometry.merge,
             temporal=geometry.temporal,
         )
-        return items.flat(rows)
+        if values.is_floating_point():
+            return items.flat(cut())
+        groups = self.temporal_groups(len(values))
+        rows = groups * (height // geometry.patch) * (width // geometry.patch)
+        width = 3 * geometry.temporal * geometry.patch**2
+        return items.flat_unwritten(rows, width, lambda out: cut(out=out))
 
 
 def build(
