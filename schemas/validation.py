@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import from_json
 
 from schemas.anthropic import MessagesRequest
 from schemas.body_checks import nesting_exceeds
@@ -63,13 +64,22 @@ _UNIONS: dict[Kind, TypeAdapter[Any]] = {
 def decode_json(raw: bytes) -> object:
     """The JSON value of a body, as lenient as vLLM's: NaN, Infinity and repeated keys pass."""
     try:
+        value: object = from_json(raw)
+    except ValueError:
+        value = _decode_slowly(raw)
+    if raw.count(b"[") + raw.count(b"{") > MAX_NESTING and nesting_exceeds(value, MAX_NESTING):
+        raise UnreadableBody
+    return value
+
+
+def _decode_slowly(raw: bytes) -> object:
+    """What the fast parser refuses: other encodings, lone surrogates, and errors to be told."""
+    try:
         value: object = json.loads(raw)
     except json.JSONDecodeError as error:
         raise _invalid_json(error) from None
     except (ValueError, RecursionError):
         raise UnreadableBody from None
-    if raw.count(b"[") + raw.count(b"{") > MAX_NESTING and nesting_exceeds(value, MAX_NESTING):
-        raise UnreadableBody
     return value
 
 

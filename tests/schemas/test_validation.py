@@ -52,6 +52,27 @@ def test_lenient_json_passes() -> None:
     assert value == {"a": float("inf"), "b": "\ud800"}
 
 
+JSON_LIKE = st.one_of(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    ).map(lambda value: json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")),
+    st.text('[]{}:,"\\u0dD8e+-.019 \n', max_size=12).map(str.encode),
+    st.from_regex(rb"-?[0-9]{1,40}(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?", fullmatch=True),
+)
+
+
+@given(JSON_LIKE)
+def test_a_body_has_the_value_that_the_standard_library_reads(raw: bytes) -> None:
+    try:
+        expected = json.loads(raw)
+    except ValueError:
+        with pytest.raises((ApiError, UnreadableBody)):
+            decode_json(raw)
+    else:
+        assert repr(decode_json(raw)) == repr(expected)
+
+
 def test_a_nan_in_a_body_never_reaches_the_error_body_as_a_number() -> None:
     error = refusal(Kind.GENERATE, b'{"token_ids":[1],"sampling_params":{"temperature":NaN}}')
     assert error.param == "temperature"
