@@ -146,11 +146,12 @@ class ConsumeLoop:
 
     async def _take_records(self) -> None:
         while True:
-            count = flow.room(self._load(), self._limits)
+            load = self._load()
+            count = flow.room(load, self._limits)
             if count == 0:
                 await self._wait_for_room()
                 continue
-            self._apply_pauses()
+            self._pause(flow.paused(load, self._limits))
             for record in await self._poll(count, _POLL_S):
                 self._accept(record)
             self._dispatch()
@@ -184,9 +185,11 @@ class ConsumeLoop:
             self._backlog.add(Work(record, tracker, taken_ms=time.time() * 1000))
 
     def _apply_pauses(self) -> None:
+        self._pause(flow.paused(self._load(), self._limits))
+
+    def _pause(self, wanted: frozenset[TopicPartition]) -> None:
         if self._is_rebalancing or self._is_stopping:
             return
-        wanted = flow.paused(self._load(), self._limits)
         if wanted != self._paused:
             self._consumer.pause(sorted(wanted - self._paused))
             self._consumer.resume(sorted(self._paused - wanted))

@@ -60,7 +60,7 @@ class MemoryBus:
         offset = log.append(record).offset
         self._forget(log)
         for consumer in self._consumers.get(log.partition, ()):
-            consumer.wake()
+            consumer.notify(log.partition)
         return log.partition.partition, offset
 
     def consumer(
@@ -145,6 +145,8 @@ class MemoryConsumer:
         self._group = group
         self._read = (partition, offset)
         self._positions: dict[TopicPartition, int] = {}
+        # Those that may hold unread records, whose turn it is first: a poll looks at no others.
+        self._unread: dict[TopicPartition, None] = {}
         self._paused: set[TopicPartition] = set()
         self._is_held = False
         self._is_open = False
@@ -197,6 +199,10 @@ class MemoryConsumer:
 
     # Called by the bus and the group.
 
+    def notify(self, partition: TopicPartition) -> None:
+        self._unread[partition] = None
+        self.wake()
+
     def wake(self) -> None:
         if self._waiter and not self._waiter.done():
             self._waiter.set_result(None)
@@ -209,6 +215,7 @@ class MemoryConsumer:
         for partition, offset in partitions.items():
             first = self._bus.log(partition).start
             self._positions[partition] = first if offset is None else offset
+            self._unread[partition] = None
             self._bus.watch(partition, self)
 
     def release(self) -> None:
@@ -219,13 +226,14 @@ class MemoryConsumer:
         for partition in self._positions:
             self._bus.unwatch(partition, self)
         self._positions.clear()
+        self._unread.clear()
         self._paused.clear()
 
     def _collect(self, max_records: int) -> list[Record]:
         if self._is_held:
             return []
         taken: list[Record] = []
-        for partition in list(self._positions):
+        for partition in list(self._unread):
             if partition not in self._paused and len(taken) < max_records:
                 taken += self._advance(partition, max_records - len(taken))
         return taken
@@ -236,9 +244,10 @@ class MemoryConsumer:
             self._positions[partition] = log.start
         records = log.read(self._positions[partition], max_records)
         if records:
-            # To the end of the line: the next poll starts with the others.
-            del self._positions[partition]
             self._positions[partition] = records[-1].offset + 1
+        del self._unread[partition]
+        if self._positions[partition] < log.end:  # to the end of the line, behind the others
+            self._unread[partition] = None
         return records
 
     async def _wait(self, timeout_s: float) -> None:
