@@ -4,7 +4,11 @@ Knows no stage. Bodies pass through as bytes in both directions: nothing is vali
 serialised by pydantic here, and the middleware is plain ASGI.
 """
 
+from collections.abc import Callable, Coroutine
+from typing import Any
+
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from prometheus_client import REGISTRY, CollectorRegistry
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -52,16 +56,26 @@ def create_app(
     `is_scale_out` is what `ingress.scale_out` decided; off, those routes answer 403.
     """
     app = FastAPI(title="tokenfleet", version=fleet_version())
-    routes = [
-        *_relayed(Relay(settings, limits, gateway), mode, is_scale_out),
+    relayed = _relayed(Relay(settings, limits, gateway), mode, is_scale_out)
+    for method, path, endpoint in relayed:
+        app.router.add_api_route(path, endpoint, methods=[method], route_class_override=_Direct)
+    others = [
         *probe_routes(model, gateway, readiness, registry),
         *unserved_routes(mode, is_scale_out=is_scale_out),
     ]
-    for method, path, endpoint in routes:
+    for method, path, endpoint in others:
         app.add_api_route(path, endpoint, methods=[method])
-    metrics = HttpMetrics(registry, (path for _, path, _ in routes), lambda: gateway.in_flight)
+    paths = (path for _, path, _ in (*relayed, *others))
+    metrics = HttpMetrics(registry, paths, lambda: gateway.in_flight)
     _surround(app, settings, metrics)
     return app
+
+
+class _Direct(APIRoute):
+    """An endpoint that takes the request and gives the response: nothing to inject or serialise."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        return self.endpoint
 
 
 def _relayed(relay: Relay, mode: Mode, is_scale_out: bool) -> list[Route]:
