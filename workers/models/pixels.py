@@ -77,8 +77,6 @@ def resize(pixels: torch.Tensor, height: int, width: int, resample: int = 3) -> 
 
 def stack(pictures: Sequence[torch.Tensor]) -> torch.Tensor:
     """[n, 3, height, width] of pictures of one size."""
-    if len({picture.shape for picture in pictures}) > 1:
-        raise bad_request("without do_resize the crops of a picture differ in size")
     return torch.cat(list(pictures))
 
 

@@ -140,7 +140,8 @@ class Gemma3:
         columns, rows = plan.shape
         whole = pixels.of_image(image)
         pictures = [whole, *_cut(whole, columns, rows)]
-        if opt.flag(options["do_resize"], "do_resize"):
+        # With cropping on, the reference resizes whatever do_resize says.
+        if opt.flag(options["do_resize"], "do_resize") or options["do_pan_and_scan"]:
             height, width = opt.sides(options["size"], "size")
             pictures = [
                 pixels.resize(p.contiguous(), height, width, options["resample"]) for p in pictures
