@@ -42,6 +42,7 @@ from workers.render.requests import ChatInput, chat_input
 from workers.render.responses_api import responses_input
 from workers.render.sampling import AnyRequest, resolve_max_tokens, sampling_params, server_defaults
 from workers.render.templating import Templates
+from workers.text.segments import SegmentEncoder
 from workers.text.tokenizer import Tokenizer
 from workers.text.tools import ToolWishes
 
@@ -78,6 +79,7 @@ class Renderer:
         self._render = render
         self._parsers = Parsers(settings, render.tool_strict_level, tokenizer)
         self._tokens, self.tokenizer = guard(render, tokenizer, media)
+        self._turns = SegmentEncoder(self.tokenizer)
         self._templates = Templates(render, tokenizer, self._tokens)
         if render.escape_control_tokens:
             check_escaping(render, tokenizer, self.tokenizer, self._templates)
@@ -157,7 +159,7 @@ class Renderer:
         if given.reused_ids is not None:
             return ChatPrompt(Prompt(list(given.reused_ids)))
         text, parts = self.chat_text(given)
-        return ChatPrompt(self._tokenize([text], given.rules)[0], parts)
+        return ChatPrompt(self._tokenize([text], given.rules, self._turns)[0], parts)
 
     def chat_ids(self, given: ChatInput) -> list[int]:
         """The prompt's ids whatever its length, media as their placeholders."""
@@ -248,8 +250,10 @@ class Renderer:
     def _decode(self, ids: Sequence[int]) -> str:
         return self._tokens.reveal(self.tokenizer.decode(ids))
 
-    def _tokenize(self, texts: Sequence[str], rules: PromptRules) -> list[Prompt]:
-        prompts = tokenize(self.tokenizer, texts, rules)
+    def _tokenize(
+        self, texts: Sequence[str], rules: PromptRules, turns: SegmentEncoder | None = None
+    ) -> list[Prompt]:
+        prompts = tokenize(self.tokenizer, texts, rules, turns=turns)
         return [self._revealed(prompt) for prompt in prompts] if self._tokens else prompts
 
     def _revealed(self, prompt: Prompt) -> Prompt:

@@ -4,7 +4,7 @@ Safe to share between threads: nothing changes after construction, and the long 
 interpreter lock. Knows no chat and no request.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -35,15 +35,16 @@ class Tokenizer:
 
     def __init__(self, files: TokenizerFiles) -> None:
         self._backend = _build(files)
-        # The rest is in the backend now; as Python objects it takes tens of megabytes.
-        kept = {"pre_tokenizer": files.backend.get("pre_tokenizer")}
-        self._files = files = replace(files, backend=kept)
+        # The vocabulary is in the backend now; as Python objects it takes tens of megabytes.
+        self._files = files = replace(files, backend=_without_vocabulary(files.backend))
         self._decoder = self._backend.decoder
         self.special_tokens: Mapping[str, str] = files.special_tokens
         """By name (`bos_token` …), as chat templates see them."""
         self.chat_templates = files.chat_templates
         self.processor_template = files.processor_template
         added = self._backend.get_added_tokens_decoder()
+        self.is_plain = _is_plain(files.backend, added.values())
+        """Whether the text between two added tokens is tokenized alike wherever it stands."""
         self.added_tokens: Mapping[str, int] = {t.content: i for i, t in sorted(added.items())}
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         """Those that `skip_special_tokens` leaves out of `decode` and streams."""
@@ -205,6 +206,31 @@ def _add(backend: Any, token: Mapping[str, Any]) -> None:
         backend.add_special_tokens([added])
     else:
         backend.add_tokens([added])
+
+
+def _without_vocabulary(backend: Mapping[str, Any]) -> dict[str, Any]:
+    model = {key: backend["model"].get(key) for key in ("type", "dropout")}
+    return {key: backend.get(key) for key in ("normalizer", "pre_tokenizer")} | {"model": model}
+
+
+def _is_plain(backend: Mapping[str, Any], added: Iterable[Any]) -> bool:
+    greedy = any(t.lstrip or t.rstrip or t.normalized or t.single_word for t in added)
+    normalizer = (backend["normalizer"] or {}).get("type")
+    model = backend["model"]
+    return (
+        not greedy
+        and normalizer in (None, "NFC", "NFD", "NFKC", "NFKD")
+        and model["type"] == "BPE"
+        and not model["dropout"]
+        and _adds_no_prefix(backend["pre_tokenizer"] or {})
+    )
+
+
+def _adds_no_prefix(step: Mapping[str, Any]) -> bool:
+    kind = step.get("type")
+    if kind == "Sequence":
+        return all(_adds_no_prefix(inner) for inner in step["pretokenizers"])
+    return kind == "Split" or (kind == "ByteLevel" and not step.get("add_prefix_space"))
 
 
 def _rename(files: TokenizerFiles, backend: Any, names: Mapping[str, str]) -> TokenizerFiles:
