@@ -16,14 +16,14 @@ class Front:
     def __init__(self, shared: Shared, readiness: Readiness) -> None:
         plan = shared.plan
         self._readiness = readiness
-        self._gateway = Gateway(
+        self.gateway = Gateway(
             shared.bus, shared.blobs, shared.topics, max_pending=plan.ingress.max_pending
         )
         app = create_app(
             plan.ingress,
             shared.directory,
             shared.limits,
-            self._gateway,
+            self.gateway,
             mode=plan.mode,
             is_scale_out=plan.is_scale_out,
             readiness=self._problems,
@@ -41,7 +41,7 @@ class Front:
         return self._server.port
 
     def services(self) -> Iterator[Service]:
-        gateway, server = self._gateway, self._server
+        gateway, server = self.gateway, self._server
         yield Service("gateway", gateway.start, lambda _: gateway.close(), gateway.wait)
         yield Service("http", server.start, lambda _: server.close(), server.wait)
 
