@@ -39,9 +39,9 @@ def encode(fields: Mapping[str, Field]) -> bytes:
 
     # Nobody else has seen these bytes yet, so they may still be written to.
     item = bytes(sum(map(len, chunks)))
-    room, start = view_of_bytes(item), 0
+    room, start = memoryview(item), 0
     for chunk in chunks:
-        part = room[start : start + len(chunk)]
+        part = view_of_bytes(room[start : start + len(chunk)])
         start += len(chunk)
         if isinstance(chunk, Unwritten):
             chunk.write(part)

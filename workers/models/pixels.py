@@ -3,6 +3,7 @@
 Every call is one pass in torch that releases the interpreter lock. Knows no request and no family.
 """
 
+import math
 import platform
 import warnings
 from collections.abc import Mapping, Sequence
@@ -126,21 +127,32 @@ def patchify(
     """[n, 3, height, width] to [rows, 3 * temporal * patch²]; missing frames repeat the last one.
 
     Rows are ordered by blocks of merge x merge patches, because those become one embedding.
-    `out` is flat memory to write to.
+    `out` is flat memory to write to, a tensor of its own.
     """
     count, channels, height, width = frames.shape
     groups = -(-count // temporal)
     rows, columns = height // (patch * merge), width // (patch * merge)
     shape = (groups, rows, columns, merge, merge, channels, temporal, patch, patch)
-    out = torch.empty(shape, dtype=frames.dtype) if out is None else out.view(shape)
-    source = frames.contiguous().view(count, channels, rows, merge, patch, columns, merge, patch)
+    out = torch.empty(math.prod(shape), dtype=frames.dtype) if out is None else out
+    unit, run = _copied_in(frames.dtype, patch)
+    cells = out.view(unit).view(*shape[:-1], run)
+    source = frames.contiguous().view(unit)
+    source = source.view(count, channels, rows, merge, patch, columns, merge, run)
     ordered = source.permute(0, 2, 5, 3, 6, 1, 4, 7)
     for step in range(temporal):
         present = ordered[step::temporal]
-        out[: len(present), ..., step, :, :].copy_(present)
+        cells[: len(present), ..., step, :, :].copy_(present)
         if len(present) < groups:  # only the last group can lack frames
-            out[-1, ..., step, :, :].copy_(out[-1, ..., step - 1, :, :])
+            cells[-1, ..., step, :, :].copy_(cells[-1, ..., step - 1, :, :])
     return out.view(groups * rows * columns * merge * merge, -1)
+
+
+def _copied_in(dtype: torch.dtype, patch: int) -> tuple[torch.dtype, int]:
+    """The widest type that a patch's row is a number of, and that number: fewer, larger moves."""
+    size = dtype.itemsize * patch
+    wide = (torch.complex128, torch.int64, torch.int32, torch.int16, torch.uint8)
+    unit = next(kind for kind in wide if size % kind.itemsize == 0)
+    return unit, size // unit.itemsize
 
 
 def to_bytes(tensor: torch.Tensor) -> memoryview:
