@@ -1,4 +1,8 @@
-"""The media of every recorded request: hashes, placeholders, and each value of each tensor."""
+"""The media of recorded requests: hashes, placeholders, and each value of each tensor.
+
+`cases` holds those of the models the whole fleet is tested with, `families` some for each further
+family; their weightless directories lie beside them.
+"""
 
 import shutil
 from pathlib import Path
@@ -9,18 +13,22 @@ from runtime.storage.memory_blobs import MemoryBlobs
 from tests.models_media.builders import DATA, LLAVA, QWEN
 from tests.models_media.recordings import Case, differences, pipeline_for, run_case, unpack
 
-CASES = unpack(DATA / "media" / "cases.json.gz")
+MEDIA = DATA / "media"
+CASES = [*unpack(MEDIA / "cases.json.gz"), *unpack(MEDIA / "families.json.gz")]
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The large model is its small brother with other processor settings: all pixels need."""
+    """Directories without a tokenizer get that of a small relative."""
     root = tmp_path_factory.mktemp("models")
-    (root / "tiny-qwen3-vl").symlink_to(QWEN)
-    (root / "tiny-llava").symlink_to(LLAVA)
-    shutil.copytree(DATA / "media" / "qwen3-vl-render", root / "qwen3-vl-render")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(QWEN / name, root / "qwen3-vl-render")
+    (root / QWEN.name).symlink_to(QWEN)
+    (root / LLAVA.name).symlink_to(LLAVA)
+    for folder in (path for path in MEDIA.iterdir() if path.is_dir()):
+        shutil.copytree(folder, root / folder.name)
+        relative = LLAVA if "llava" in folder.name else QWEN
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            if not (folder / name).exists():
+                shutil.copy(relative / name, root / folder.name)
     return root
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from runtime.settings import ModelSettings, RenderSettings
 from runtime.storage import BlobStore, EncoderCache
+from runtime.storage.digest import digest_of
 from runtime.storage.names import is_plain
 from schemas.errors import ApiError
 from schemas.refusals import bad_request
@@ -219,8 +220,8 @@ class MediaPipeline:
         assert item is not None
         assert subject.make is not None
         if request.want_tensors:
-            data = await self._in_thread(subject.make)
-            item = item.with_tensors(await self._blobs.put(data))
+            data, digest = await self._in_thread(_with_digest, subject.make)
+            item = item.with_tensors(await self._blobs.put(data, digest=digest))
         if request.want_tensors or subject.is_named:
             await stored.remember(self._blobs, request.namespace, subject.mm_hash, item)
         return item
@@ -235,6 +236,12 @@ class MediaPipeline:
 
     async def _in_thread(self, call: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
+
+
+def _with_digest(make: Callable[[], bytes]) -> tuple[bytes, str]:
+    """In the thread that made the bytes, whose core has just seen them."""
+    data = make()
+    return data, digest_of(data)
 
 
 def _require_family(
