@@ -27,7 +27,7 @@ from schemas.routes import Stop
 from schemas.validation import parse_body
 
 # Bodies up to this size are parsed on the event loop: a thread would cost more than it saves.
-_INLINE_BODY_BYTES = 32 * 1024
+_INLINE_BODY_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,11 @@ class BlobStore(Protocol):
     is_shared: bool
     """Whether another process can read what is written here."""
 
-    async def put(self, data: bytes) -> BlobRef:
-        """Store under the content's digest. Repeats are free and refresh the age."""
+    async def put(self, data: bytes, *, digest: str | None = None) -> BlobRef:
+        """Store under the content's digest. Repeats are free and refresh the age.
+
+        `digest`: by who has computed it already, with `runtime.storage.digest.digest_of`.
+        """
 
     async def get(self, ref: BlobRef) -> bytes:
         """Verified content. StoreError when it is missing or differs."""

@@ -52,8 +52,8 @@ class ObstoreBlobs:
         self._store = store
         self._refresh_after = timedelta(seconds=refresh_after_s)
 
-    async def put(self, data: bytes) -> BlobRef:
-        ref = BlobRef(digest=await digest_off_loop(data), size=len(data))
+    async def put(self, data: bytes, *, digest: str | None = None) -> BlobRef:
+        ref = BlobRef(digest=digest or await digest_off_loop(data), size=len(data))
         meta = await self._head(_blob_key(ref.digest))
         if meta is None or meta["size"] != ref.size or self._is_old(meta):
             with _translated():

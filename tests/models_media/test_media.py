@@ -32,9 +32,9 @@ class CountingBlobs(MemoryBlobs):
         self.puts = 0
         self.names: list[str] = []
 
-    async def put(self, data: bytes) -> BlobRef:
+    async def put(self, data: bytes, *, digest: str | None = None) -> BlobRef:
         self.puts += 1
-        return await super().put(data)
+        return await super().put(data, digest=digest)
 
     async def put_named(self, name: str, data: bytes) -> None:
         self.names.append(name)
