@@ -83,17 +83,25 @@ _SENTENCE = (
 )
 
 
-def _text() -> Callable[[int], list[bytes]]:
-    """Some 400 tokens in four messages."""
+def _text(*, is_known: bool) -> Callable[[int], list[bytes]]:
+    """Some 400 tokens in four messages; all of them new, or only the last."""
     turns = [
         ("system", "You answer in one short sentence."),
         ("user", _SENTENCE * 9),
         ("assistant", _SENTENCE * 3),
         ("user", _SENTENCE * 8 + "Report HOLE: what is written down, and when?"),
     ]
-    messages = [{"role": role, "content": content} for role, content in turns]
-    before, after = json.dumps({"messages": messages}).encode().split(b"HOLE")
-    return lambda n: [before, f"{n:012}".encode(), after]
+    messages = [
+        {"role": role, "content": text if is_known or "HOLE" in text else f"HOLE {text}"}
+        for role, text in turns
+    ]
+    pieces = json.dumps({"messages": messages}).encode().split(b"HOLE")
+
+    def body(n: int) -> list[bytes]:
+        number = f"{n:012}".encode()
+        return [chunk for piece in pieces for chunk in (piece, number)][:-1]
+
+    return body
 
 
 SQUARE, LARGE, HD = (512, 512), (1024, 1024), (1280, 720)
@@ -101,7 +109,8 @@ CASES = (
     Case("512 x 512 JPEG", 4, _with_pictures([SQUARE]), (SQUARE,)),
     Case("1024 x 1024 JPEG", 4, _with_pictures([LARGE]), (LARGE,)),
     Case("four 1280 x 720 JPEG", 4, _with_pictures([HD] * 4), (HD,) * 4),
-    Case("400-token chat", 2, _text()),
+    Case("400-token chat, all new", 2, _text(is_known=False)),
+    Case("400-token chat, last turn new", 2, _text(is_known=True)),
     Case(
         "same 512 x 512 again, return_mm_kwargs false",
         20,
