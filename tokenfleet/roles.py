@@ -1,5 +1,6 @@
 """Builds each role from what its process shares. Heavy imports stay inside the role's builder."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from coordinator.handler import CoordinatorHandler, CoordinatorRules
@@ -26,30 +27,36 @@ def build_coordinator(shared: Shared) -> CoordinatorHandler:
     return CoordinatorHandler(rules, shared.delivery)
 
 
-def build_media(shared: Shared) -> "MediaPipeline | None":
-    """The media side of render; None for a model that takes text only. Its caller closes it."""
-    if Role.RENDER not in shared.plan.roles or not shared.media.modalities:
-        return None
-    from workers.models.media import MediaPipeline
+@dataclass(frozen=True, slots=True)
+class RenderParts:
+    """The render stage and its media side, which is started before it and closed after it."""
+
+    stage: Stage
+    media: "MediaPipeline | None"
+    """None for a model that takes text only."""
+
+
+def build_render(shared: Shared) -> RenderParts:
+    from workers.render.stage import RenderStage
     from workers.text.tokenizer import Tokenizer
 
-    plan, path = shared.plan, shared.directory.path
-    vocabulary = Tokenizer.from_directory(path)
-    return MediaPipeline(
-        plan.model, plan.render, shared.blobs, shared.encoder_cache, vocabulary=vocabulary
-    )
+    plan = shared.plan
+    tokenizer = Tokenizer.from_directory(shared.directory.path)
+    media = None
+    if shared.media.modalities:
+        from workers.models.media import MediaPipeline
+
+        media = MediaPipeline(
+            plan.model, plan.render, shared.blobs, shared.encoder_cache, vocabulary=tokenizer
+        )
+    stage = RenderStage(plan.model, plan.render, media, tokenizer=tokenizer, limits=shared.limits)
+    return RenderParts(stage, media)
 
 
-def build_stages(shared: Shared, media: "MediaPipeline | None") -> list[Stage]:
-    """The stages of this process's roles, in the order in which requests pass them."""
+def build_other_stages(shared: Shared) -> list[Stage]:
+    """The stages of this process's roles behind render, in the order in which requests pass."""
     roles = shared.plan.roles
     stages: list[Stage] = []
-    if Role.RENDER in roles:
-        from workers.render.stage import RenderStage
-
-        stages.append(
-            RenderStage(shared.plan.model, shared.plan.render, media, limits=shared.limits)
-        )
     stages += _engines(shared)
     if Role.DERENDER in roles:
         stages.append(_derender(shared))

@@ -15,7 +15,7 @@ from runtime.watchdog import Watchdog
 from schemas.routes import Stop
 from tokenfleet.front import Front
 from tokenfleet.plan import Role
-from tokenfleet.roles import build_coordinator, build_media, build_stages
+from tokenfleet.roles import build_coordinator, build_other_stages, build_render
 from tokenfleet.shared import Shared
 from tokenfleet.sweeping import Sweeper
 
@@ -36,10 +36,13 @@ def services_of(shared: Shared, readiness: Readiness, front: Front | None) -> It
         yield Service("store", proof.prove, _nothing)
     yield _routine("watchdog", Watchdog(shared.telemetry).run)
     yield _routine("sweeper", Sweeper(shared.blobs, shared.plan.fleet.store_max_age_s).run)
-    media = build_media(shared)
-    if media is not None:
-        yield Service("media", media.start, lambda _: media.close())
-    for stage in build_stages(shared, media):
+    stages: list[Stage] = []
+    if Role.RENDER in roles:
+        render = build_render(shared)
+        stages.append(render.stage)
+        if (media := render.media) is not None:
+            yield Service("media", media.start, lambda _: media.close())
+    for stage in [*stages, *build_other_stages(shared)]:
         yield _stage(stage, readiness)
         loop = _Loop(shared, stage.stop.value, [stage.stop], _handler_of(stage, shared))
         liveness.append(loop.is_stuck)
