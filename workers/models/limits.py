@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from runtime.errors import SettingsError
 from schemas.errors import ApiError
 from schemas.refusals import bad_request
 
@@ -42,9 +43,9 @@ class MediaLimits:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Self:
-        """Raise ValueError for a variable that is not a number."""
+        """Raise SettingsError for a variable that is not a number."""
         numbers = {
-            field: kind(environ[name]) * unit
+            field: _number(name, environ[name], kind) * unit
             for name, (field, kind, unit) in _VARIABLES.items()
             if environ.get(name)
         }
@@ -62,6 +63,13 @@ _VARIABLES: dict[str, tuple[str, type[int] | type[float], int]] = {
     "VLLM_VIDEO_FETCH_TIMEOUT": ("video_fetch_timeout_s", float, 1),
     "VLLM_MEDIA_FETCH_MAX_RETRIES": ("max_fetch_attempts", int, 1),
 }
+
+
+def _number(name: str, text: str, kind: type[int] | type[float]) -> int | float:
+    try:
+        return kind(text)
+    except ValueError:
+        raise SettingsError(f"{name}={text!r} must be a number") from None
 
 
 class Budget:
