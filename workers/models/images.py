@@ -47,6 +47,10 @@ _BRANDS = {
 
 # Our own limit is checked in the header; Pillow's stays for pictures inside containers (ICO, ICNS).
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+# What Pillow thinks of odd files is nothing for our logs.
+warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
+# Otherwise loaded at the first odd file, by several threads at once and without a lock.
+Image.init()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +90,6 @@ class Picture:
 
     image: Image.Image
     header: Header
-
-
-def warm() -> None:
-    """Pillow loads its plugins at the first file that is none of the common ones."""
-    Image.init()
 
 
 def image_options(kwargs: Mapping[str, Any]) -> ImageOptions:

@@ -17,8 +17,7 @@ def _prepare() -> None:
 
 
 def warm() -> None:
-    """The first use of each library costs some tenths of a second."""
-    from workers.models import images, pixels
+    """torch takes its time for the first call."""
+    from workers.models import pixels
 
     pixels.warm()
-    images.warm()
