@@ -146,11 +146,12 @@ class SamplingParams(Body):
 
     def to_wire(self) -> dict[str, Any]:
         """The object as render returns it: defaults left out by the rule of 01-render §5.4."""
-        values = {name: getattr(self, name) for name in type(self).model_fields}
+        values = self.__dict__
+        shown = _ALWAYS if self.is_greedy else _ALWAYS | _UNLESS_GREEDY
         return {
-            name: _WIRE_FORMS.get(name, _as_is)(value)
-            for name, value in values.items()
-            if _is_emitted(name, value, greedy=self.is_greedy)
+            name: _WIRE_FORMS[name](values[name]) if name in _WIRE_FORMS else values[name]
+            for name, default in _DEFAULTS.items()
+            if name in shown or (values[name] != default and name not in _UNLESS_GREEDY)
         }
 
 
@@ -160,16 +161,6 @@ _ALWAYS = frozenset(
 )
 _UNLESS_GREEDY = frozenset(("top_p", "min_p"))
 _DEFAULTS: dict[str, Any] = {name: f.default for name, f in SamplingParams.model_fields.items()}
-
-
-def _is_emitted(name: str, value: object, *, greedy: bool) -> bool:
-    if name in _UNLESS_GREEDY:
-        return not greedy
-    return name in _ALWAYS or value != _DEFAULTS[name]
-
-
-def _as_is(value: Any) -> Any:
-    return value
 
 
 _WIRE_FORMS: dict[str, Any] = {

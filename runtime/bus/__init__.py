@@ -38,8 +38,10 @@ class Record:
 
 def record_bytes(record: "Record | Outgoing") -> int:
     """What a record weighs against limits: key, value and headers."""
-    headers = sum(len(name) + len(value) for name, value in record.headers.items())
-    return len(record.key or b"") + len(record.value or b"") + headers
+    size = len(record.key or b"") + len(record.value or b"")
+    for name, value in record.headers.items():
+        size += len(name) + len(value)
+    return size
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ Chunk = bytes | memoryview
 
 _NONE, _SEQUENCE, _MAPPING, _LEAF = b"\x00", b"\x01", b"\x02", b"\x03"
 
+_LARGE_BYTES = 4096
+
 _KWARGS_OF_OTHER_MODALITIES = {
     "image": ("videos_kwargs", "audio_kwargs"),
     "video": ("images_kwargs", "audio_kwargs"),
@@ -90,10 +92,22 @@ def hash_factors(
 def digest(values: Mapping[str, Any], algorithm: Algorithm = "blake3") -> str:
     """Lowercase hex of the framed values, in the byte order of their keys."""
     hasher = _hasher(algorithm)
-    for key in sorted(values):
-        for chunk in _item(key, values[key]):
-            hasher.update(chunk)
+    for chunk in _joined(chunk for key in sorted(values) for chunk in _item(key, values[key])):
+        hasher.update(chunk)
     return hasher.hexdigest()
+
+
+def _joined(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """Small chunks together: every update lets go of the interpreter lock and has to get it back."""
+    small: list[Chunk] = []
+    for chunk in chunks:
+        if len(chunk) < _LARGE_BYTES:
+            small.append(chunk)
+            continue
+        yield b"".join(small)
+        small.clear()
+        yield chunk
+    yield b"".join(small)
 
 
 def _hasher(algorithm: Algorithm) -> Digest:

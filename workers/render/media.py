@@ -7,6 +7,7 @@ pixel library.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any, Protocol
 
 from schemas.envelope import BlobRef
@@ -40,8 +41,7 @@ class Replacement:
         return sum(count for _, count in self.runs)
 
     def __iter__(self) -> Iterator[int]:
-        for token, count in self.runs:
-            yield from (token,) * count
+        return chain.from_iterable(repeat(token, count) for token, count in self.runs)
 
 
 @dataclass(frozen=True, slots=True)
