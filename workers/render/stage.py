@@ -76,7 +76,7 @@ class RenderStage:
         renderer = self._running
         request = parse_body(job.envelope.kind, raw, renderer.limits)
         check_model(getattr(request, "model", None), renderer.limits)
-        is_short = len(raw) <= _INLINE_BYTES
+        is_short = len(raw) - _media_size(request) <= _INLINE_BYTES
         if isinstance(request, ChatCompletionRequest):
             given = renderer.chat_input(request)
             await self._chat(job, given, _id(job, "chatcmpl-", request.request_id), is_short)
@@ -199,6 +199,21 @@ class RenderStage:
 
     async def _in_thread(self, call: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
+
+
+def _media_size(request: object) -> int:
+    """Characters of a chat that are no text: its parts' URLs, which hold whole files."""
+    if not isinstance(request, ChatCompletionRequest):
+        return 0
+    return sum(
+        len(value["url"])
+        for message in request.messages
+        if isinstance(parts := message.get("content"), list)
+        for part in parts
+        if isinstance(part, dict)
+        for value in part.values()
+        if isinstance(value, dict) and isinstance(value.get("url"), str)
+    )
 
 
 def _id(job: Job, prefix: str, own: str) -> str:
