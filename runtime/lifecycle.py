@@ -4,6 +4,7 @@ The first SIGTERM or SIGINT drains, a second ends the process at once. Knows no 
 """
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -91,6 +92,8 @@ async def _start_all(services: Sequence[Service], started: list[Service]) -> Non
         await service.start()
         seconds = round(time.monotonic() - began, 3)
         logger.info("service_started", extra={"service": service.name, "seconds": seconds})
+    gc.collect()
+    gc.freeze()  # what is there now stays: no collection has to look at it again
 
 
 async def _run_one(service: Service, run: Callable[[], Awaitable[None]]) -> None:
