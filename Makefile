@@ -23,7 +23,7 @@ demo: setup ## Start the fleet in one process and ask it about pictures
 	$(BIN)/tokenfleet demo
 
 test: setup ## Run all tests (starts a broker of its own where it can)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: setup ## Lint, format, types and import directions
 	$(BIN)/ruff check .

@@ -16,8 +16,8 @@ import httpx
 from runtime.kafka_local import free_port
 from tests.fleet.asking import MODEL, NAME
 
-START_S = 120.0
-"""Importing the tensor library alone takes half a minute on a machine that is busy elsewhere."""
+START_S = 240.0
+"""Importing the tensor library four times takes minutes on a machine that is busy elsewhere."""
 STOP_S = 30.0
 
 
@@ -58,6 +58,9 @@ class Process:
     def output(self) -> str:
         return self._log.read_text(errors="replace")
 
+    def describe(self) -> str:
+        return f"{self.name} is not ready; it said:\n{self.output()[-4000:]}"
+
 
 class Processes:
     """A fleet, or a part of one; whatever still runs at the end is killed."""
@@ -83,7 +86,7 @@ class Processes:
 
     def wait_until_ready(self) -> None:
         for process in self.running.values():
-            until(process.is_ready, f"{process.name} to be ready", START_S)
+            until(process.is_ready, process.describe, START_S)
 
     def terminate(self) -> dict[str, int]:
         """Tell all to end at once; the exit code of each."""
@@ -127,8 +130,9 @@ def environment() -> dict[str, str]:
     }
 
 
-def until(is_met: Callable[[], bool], what: str, timeout_s: float) -> None:
+def until(is_met: Callable[[], bool], describe: Callable[[], str], timeout_s: float) -> None:
+    """Fail with what `describe` says when it is not met in time."""
     give_up_at = time.monotonic() + timeout_s
     while not is_met():
-        assert time.monotonic() < give_up_at, f"waited {timeout_s:g} s for {what}"
+        assert time.monotonic() < give_up_at, f"after {timeout_s:g} s: {describe()}"
         time.sleep(0.1)

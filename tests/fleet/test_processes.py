@@ -4,6 +4,7 @@ import asyncio
 import re
 import subprocess
 import sys
+import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -16,13 +17,8 @@ from tests.fleet.asking import CHAT, NAME, agreed, chat, mixed, picture
 from tests.fleet.embedded import TIMEOUT_S, Embedded
 from tests.fleet.processes import Processes, environment, settings_of
 
-pytestmark = [
-    pytest.mark.kafka,
-    pytest.mark.xdist_group("processes"),
-    pytest.mark.timeout(300),
-]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(480)]
 
-PREFIX = "processes."
 SEED_EXAMPLE = Path(__file__).parents[1] / "data" / "seed_example.py"
 
 
@@ -30,7 +26,8 @@ SEED_EXAMPLE = Path(__file__).parents[1] / "data" / "seed_example.py"
 def processes(kafka_servers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """The six roles, ready."""
     folder = tmp_path_factory.mktemp("processes")
-    with Processes(folder, settings_of(kafka_servers, PREFIX, folder)) as fleet:
+    prefix = f"processes-{uuid.uuid4().hex[:8]}."
+    with Processes(folder, settings_of(kafka_servers, prefix, folder)) as fleet:
         for stage in ("render", "encode", "prefill", "derender"):
             fleet.start(stage, "worker", stage)
         fleet.start("coordinator", "coordinator")
@@ -86,16 +83,17 @@ async def test_fifty_mixed_requests_at_once_are_answered_as_on_the_memory_bus(
 
 
 async def test_no_record_is_large_even_for_a_large_picture(
-    client: httpx.AsyncClient, kafka_servers: str
+    client: httpx.AsyncClient, processes: Processes, kafka_servers: str
 ):
+    prefix = processes.settings["--topic-prefix"]
     large = picture(7, 2048, 2048)
 
     (answer,) = await answers(client, [chat("How large?", [large])])
 
     assert answer["usage"]["prompt_tokens"] > 1000
-    records = await records_on(kafka_servers, Topics(PREFIX))
+    records = await records_on(kafka_servers, Topics(prefix))
     assert {record.topic for record in records} >= {
-        PREFIX + name for name in ("requests", "render", "encode", "prefill", "derender", "replies")
+        prefix + name for name in ("requests", "render", "encode", "prefill", "derender", "replies")
     }
     assert max(map(size_of, records)) <= MAX_RECORD_BYTES
 
