@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from coordinator.handler import CoordinatorHandler, CoordinatorRules
 from coordinator.submissions import SubmissionRules
 from runtime.stage import Stage
+from tokenfleet.options import environment
 from tokenfleet.plan import Role
 from tokenfleet.shared import Shared
 
@@ -44,10 +45,16 @@ def build_render(shared: Shared) -> RenderParts:
     tokenizer = Tokenizer.from_directory(shared.directory.path)
     media = None
     if shared.media.modalities:
+        from workers.models.limits import MediaLimits
         from workers.models.media import MediaPipeline
 
         media = MediaPipeline(
-            plan.model, plan.render, shared.blobs, shared.encoder_cache, vocabulary=tokenizer
+            plan.model,
+            plan.render,
+            shared.blobs,
+            shared.encoder_cache,
+            vocabulary=tokenizer,
+            limits=MediaLimits.from_environ(environment()),
         )
     stage = RenderStage(plan.model, plan.render, media, tokenizer=tokenizer, limits=shared.limits)
     return RenderParts(stage, media)
