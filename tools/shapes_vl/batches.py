@@ -66,9 +66,16 @@ class BatchMaker:
         rng = random.Random(f"batch {self._plan.seed} {step}")
         searching = step >= self._plan.seeing_steps
         return [
-            self._fill(rng, rows, _Theme(tools, searching, rng.choice(drawing.ASPECTS)))
+            self._filled(rng, rows, _Theme(tools, searching, rng.choice(drawing.ASPECTS)))
             for rows, tools in ((self._plan.plain, False), (self._plan.tools, True))
         ]
+
+    def _filled(self, rng: random.Random, rows: Rows, theme: _Theme) -> Batch:
+        """A batch with at least one picture, so that every step trains the vision tower."""
+        batch = self._fill(rng, rows, theme)
+        while not batch.pictures:
+            batch = self._fill(rng, rows, theme)
+        return batch
 
     def _fill(self, rng: random.Random, rows: Rows, theme: _Theme) -> Batch:
         pictures: list[Patched] = []

@@ -172,7 +172,7 @@ def _gather_pictures(shown: list[tuple[int, int]], pictures: list[Patched]):
         for picture in members:
             first_row[picture] = rows
             rows += grid[0] * grid[1] // pixels.MERGE**2
-    image_at, image_row = [], []
+    image_at, image_row = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for flat, picture in shown:
         high, wide = pictures[picture][1]
         tokens = np.arange(high * wide // pixels.MERGE**2)
