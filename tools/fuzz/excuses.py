@@ -1,0 +1,40 @@
+"""The deliberate differences from vLLM, each with its reason: what is excused, and nothing more."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fuzz.bodies import LITERALS, Request
+from fuzz.compare import Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Excuse:
+    reason: str
+    holds: Callable[[Request, Answer, Answer], bool]
+    """For the request, our answer and the peer's."""
+
+
+def reason(request: Request, ours: Answer, peer: Answer) -> str | None:
+    return next((e.reason for e in EXCUSES if e.holds(request, ours, peer)), None)
+
+
+def _literal(request: Request, _ours: Answer, _peer: Answer) -> bool:
+    body = json.dumps(request.body, ensure_ascii=False)
+    return any(literal in body for literal in LITERALS)
+
+
+def _caller_at_fault(_request: Request, ours: Answer, peer: Answer) -> bool:
+    return peer.status >= 500 and 400 <= ours.status < 500
+
+
+def _empty_history(request: Request, ours: Answer, peer: Answer) -> bool:
+    crashed = peer.status == 500 and "list index out of range" in str(peer.body)
+    return crashed and ours.status == 200 and request.path == "/v1/responses/render"
+
+
+EXCUSES = (
+    Excuse("a placeholder literal typed by a user is plain text", _literal),
+    Excuse("a caller's fault answers 4xx where vLLM answers 5xx", _caller_at_fault),
+    Excuse("an assistant message without parts is empty; vLLM fails inside", _empty_history),
+)
