@@ -9,6 +9,7 @@ from schemas.body_checks import check_cache_salt, with_mm_payload
 from schemas.errors import ApiError
 from schemas.fields import Body, CacheSalt, ExtraArgs, Int64, MMPayload, Stop, TopLogprobs
 from schemas.refusals import bad_request
+from schemas.response_items import check_item
 from schemas.sampling import StructuredOutputs
 
 
@@ -96,16 +97,7 @@ def _check_tool_list(tools: Any) -> Any:
     return tools
 
 
-def _check_item(item: dict[str, Any]) -> dict[str, Any]:
-    """Messages name a role, everything else its type; contents are looked at when rendered."""
-    if not isinstance(item.get("type", "message"), str):
-        raise ValueError("the type of an input item must be a string")
-    if item.get("type", "message") == "message" and not isinstance(item.get("role"), str):
-        raise ValueError("an input message needs a role")
-    return item
-
-
-InputItem: TypeAlias = Annotated[dict[str, Any], AfterValidator(_check_item)]
+InputItem: TypeAlias = Annotated[dict[str, Any], AfterValidator(check_item)]
 Include: TypeAlias = Literal[
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
