@@ -33,7 +33,6 @@ def check_request(kind: Kind, request: BaseModel, limits: ModelLimits) -> None:
     match request:
         case ChatCompletionRequest():
             _check_beam_search(kind, request.use_beam_search)
-            check_parts(request.messages)
         case CompletionRequest():
             _check_beam_search(kind, request.use_beam_search)
             _check_completion(request)

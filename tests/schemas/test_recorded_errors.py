@@ -3,6 +3,7 @@
 import pytest
 from pydantic import BaseModel
 
+from schemas.chat import ChatCompletionRequest
 from schemas.checks import check_request
 from schemas.derender import (
     DerenderChatRequest,
@@ -13,6 +14,7 @@ from schemas.derender import (
 from schemas.derender_checks import check_derender
 from schemas.errors import ApiError
 from schemas.generate import GenerateRequest
+from schemas.messages import check_parts
 from schemas.mm_item import item_bytes
 from schemas.refusals import UnreadableBody
 from schemas.sampling import SamplingParams, token_bias
@@ -62,6 +64,9 @@ def _check_rest(request: BaseModel, case: Case) -> None:
         check_derender(request, case.limits, has_parser=case.has_parser)
     elif isinstance(request, GenerateRequest):
         _decode_payloads(request)
+    elif isinstance(request, ChatCompletionRequest):
+        check_parts(request.messages)  # as render does, message by message
+        check_sampling(_sampling_of(request), case.limits)
     elif hasattr(request, "frequency_penalty"):
         check_sampling(_sampling_of(request), case.limits)
 
