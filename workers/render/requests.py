@@ -53,6 +53,7 @@ def chat_input(
             "reasoning_effort": request.reasoning_effort,
         },
     )
+    template_tokenizes = bool(kwargs.get("tokenize"))  # and tells of no offsets
     named = request.max_completion_tokens is not None
     asked = request.max_completion_tokens if named else request.max_tokens
     return ChatInput(
@@ -66,10 +67,10 @@ def chat_input(
             max_model_len=limits.max_model_len,
             max_output_tokens=asked,
             output_param="max_completion_tokens" if named else "max_tokens",
-            add_special_tokens=request.add_special_tokens,
+            add_special_tokens=request.add_special_tokens and not template_tokenizes,
             truncate_to=request.truncate_prompt_tokens,
             side=request.truncation_side,
-            want_offsets=bool(request.return_token_offsets),
+            want_offsets=bool(request.return_token_offsets) and not template_tokenizes,
         ),
         max_tokens=asked,
         tools=partial(chat_tools, request),

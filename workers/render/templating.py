@@ -105,7 +105,7 @@ class Templates:
         return template.render(
             conversation,
             given.kwargs,
-            tools=given.kwargs.get("tools") or given.tools,
+            tools=given.kwargs.get("tools", given.tools),
             special_tokens=self._special_tokens,
             continue_final_message=given.continue_final_message,
         )

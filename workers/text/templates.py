@@ -166,7 +166,8 @@ def _check(variables: Mapping[str, Any], tools: Any) -> None:
 
 
 def _is_list_of_objects(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
+    """Whatever is empty holds nothing that is no object."""
+    return isinstance(value, list | dict | str) and all(isinstance(entry, dict) for entry in value)
 
 
 def takes_late_system(source: str) -> bool:
