@@ -127,7 +127,7 @@ def data_urls(draw: st.DrawFn) -> DataUrl:
     recipe = draw(recipes())
     try:
         data, damage = recipe.file(), ""
-    except (OSError, ValueError):  # Pillow does not write every combination
+    except (OSError, RuntimeError, ValueError):  # Pillow does not write every combination
         reject()
     if draw(st.integers(0, 19)) == 7:
         data, damage = draw(_damaged(data))
