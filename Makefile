@@ -1,5 +1,7 @@
 # Every target sets up what it needs. Variables: PYTHON (3.11 or newer), UV_TORCH_BACKEND=cpu for the small torch.
-PYTHON ?= $(firstword $(foreach v,python3.13 python3.12 python3.11 python3,$(shell command -v $(v) 2>/dev/null)))
+# The first one that runs: a name may exist (pyenv's shims) without a Python behind it.
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -12,7 +14,7 @@ help: ## List the targets
 setup: $(READY) ## Make .venv with everything in it
 
 $(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	@test -n "$(PYTHON)" || \
 		{ echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.x"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
