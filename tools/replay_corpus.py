@@ -60,7 +60,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--corpus", type=Path, required=True)
     parser.add_argument("--models", type=Path, required=True)
-    parser.add_argument("--update", action="store_true", help="take what passes now as the baseline")
+    parser.add_argument("--update", action="store_true", help="take what passes now as baseline")
     return parser.parse_args()
 
 
