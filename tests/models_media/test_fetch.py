@@ -217,9 +217,19 @@ class TestUrls:
 
         assert (error.status, error.type, error.param) == (400, "BadRequestError", None)
 
-    @pytest.mark.parametrize("url", ["http://", "http://[::1", "http://host:99999/"])
+    @pytest.mark.parametrize("url", ["http://", "http:", "https:///a", "http://:80/", "http://@/"])
+    async def test_that_name_no_host_are_unprocessable(self, url: str) -> None:
+        error = await refusal(url, max_fetch_attempts=1)
+
+        assert (error.status, error.param) == (422, "image_url")
+
+    @pytest.mark.parametrize(
+        "url", ["http://[::1", "http://host:99999/", "http://host:x/", "http://a b/"]
+    )
     async def test_that_are_malformed_are_refused(self, url: str) -> None:
-        assert (await refusal(url, max_fetch_attempts=1)).status in (400, 422)
+        error = await refusal(url, max_fetch_attempts=1)
+
+        assert (error.status, error.param) == (400, None)
 
     def test_data_urls_need_a_comma_and_base64(self) -> None:
         with pytest.raises(ApiError, match="missing ',' separator"):

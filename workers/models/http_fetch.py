@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 from yarl import URL
@@ -107,12 +108,17 @@ class HttpFetcher:
     def _checked(self, text: str, part: MediaPart) -> URL:
         """The very URL object that is requested, so that no second parser may see another host."""
         try:
-            url = URL(text)
+            has_host = bool(urlsplit(text).hostname)
+            url = URL(text) if has_host else URL()
             host = (url.host or "").lower()
         except ValueError as error:
-            raise _unprocessable(part, f"Invalid URL ({error})") from error
-        if url.scheme not in ("http", "https") or not host:
+            raise bad_request(f"Failed to parse the media URL: {error}") from error
+        if not has_host:
+            raise _unprocessable(part, "Invalid URL: it names no host")
+        if url.scheme not in ("http", "https"):
             raise bad_request("The URL must be either a HTTP, data or file URL.")
+        if any(map(str.isspace, host)):
+            raise bad_request(f"Failed to parse the media URL: {host!r} is no host")
         if self._domains and host not in self._domains:
             raise bad_request(
                 f"The URL must be from one of the allowed domains: {sorted(self._domains)}."
