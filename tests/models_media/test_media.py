@@ -232,6 +232,17 @@ class TestUuids:
         assert (error.status, error.type, error.param) == (400, "BadRequestError", None)
         assert error.message == "Cache miss for image at index 0 but data is not provided."
 
+    async def test_a_uuid_alone_is_no_reference_to_a_picture_of_the_same_request(self) -> None:
+        pipeline = make_pipeline()
+        parts = image(BLUE, "x"), image(None, "x")
+
+        error = await refusal(*parts, pipeline=pipeline)
+        await load(pipeline, image(BLUE, "x"))
+        first, second = await load(pipeline, *parts)
+
+        assert error.message == "Cache miss for image at index 1 but data is not provided."
+        assert first == second
+
     async def test_one_tenants_uuid_says_nothing_to_another(self) -> None:
         pipeline = make_pipeline()
         await load(pipeline, image(RED, "x"), tenant="a")

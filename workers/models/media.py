@@ -133,8 +133,10 @@ class MediaPipeline:
         found = await in_order(
             [self._subject(number, parts, request) for number in range(len(parts))]
         )
-        # Of equal ones the first in prompt order decides: a uuid may come with two pictures.
-        distinct = {(s.modality, s.mm_hash): s for s in reversed(found)}
+        # Of equal ones the first in prompt order decides: a uuid may come with two pictures. One
+        # without data comes before them: what it names must be known from an earlier request.
+        decisive = sorted(found[::-1], key=lambda subject: subject.make is None)
+        distinct = {(s.modality, s.mm_hash): s for s in decisive}
         made = await in_order([self._item(subject, request) for subject in distinct.values()])
         items = dict(zip(distinct, made, strict=True))
         return [items[subject.modality, subject.mm_hash] for subject in found]
