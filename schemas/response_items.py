@@ -7,7 +7,7 @@ by name, so that they can be refused as what they are. Knows no chat.
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from schemas.fields import Body
 
@@ -51,7 +51,7 @@ class ShownFile(InputFile):
 class OutputText(Body):
     type: Literal["output_text"]
     text: str
-    annotations: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = Field(default_factory=list)
 
 
 class Refusal(Body):
