@@ -122,16 +122,22 @@ class Fuzz:
 def _asker(ours: str, peer: str) -> Callable[[Request, int], tuple[Answer, Answer]]:
     clients = [httpx.Client(base_url=url, timeout=PATIENCE) for url in (ours, peer)]
     pool = ThreadPoolExecutor(len(clients))
+    run = int(time.time())
 
     def ask(request: Request, example: int) -> tuple[Answer, Answer]:
-        # A uuid names something else in every example, so that what came before does not matter.
-        body = json.dumps(request.body).replace('"uuid": "u', f'"uuid": "u{example}-')
+        body = _with_own_uuids(json.dumps(request.body), run * 10**6 + example)
         one, other = pool.map(lambda client: _answer(client, request.path, body), clients)
         if one.status == other.status == 0:
             sys.exit(f"neither server answers: {one.body}")
         return one, other
 
     return ask
+
+
+def _with_own_uuids(body: str, number: int) -> str:
+    """A uuid names something else in every example: what came before must not matter."""
+    body = body.replace('"uuid": "', f'"uuid": "{number}-')
+    return body.replace('"uuid": 5', f'"uuid": {number}')
 
 
 def _answer(client: httpx.Client, path: str, body: str) -> Answer:
