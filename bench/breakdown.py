@@ -10,6 +10,8 @@ import orjson
 from media_steps import cpu_ms, steps_of
 from render_cases import Case, jpeg
 
+from workers.models import pixels
+
 ROUNDS = 30
 _GROUPS = {
     "base64": ("base64 in", "base64 out"),
@@ -23,6 +25,7 @@ _GROUPS = {
 
 def print_breakdown(model: str, measured: Sequence[tuple[Case, float]]) -> None:
     """Milliseconds per request, for the cases that process pictures."""
+    pixels.use_one_thread()
     titles = [*_GROUPS, "JSON", "sum", "whole", "rest"]
     print(f"\n{'our CPU ms/request':45}" + "".join(f"{title:>9}" for title in titles))
     for case, whole in measured:

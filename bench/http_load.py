@@ -2,7 +2,8 @@
 
 Reads one order per line of JSON from stdin and writes one report per line:
 
-    {"case": 0, "host": "127.0.0.1", "port": 8100, "clients": 8, "seconds": 3.0, "first": 0}
+    {"case": 0, "host": "127.0.0.1", "port": 8100, "clients": 8, "seconds": 3.0, "first": 0,
+     "most": null}
     {"seconds": 3.1, "latencies_ms": [...], "bytes": 123, "statuses": {"200": 97}}
 
 Each client sends its next request when the answer to the last one is there, on one connection.
@@ -76,13 +77,14 @@ class Connection(asyncio.BufferedProtocol):
 
 
 async def run(order: dict[str, Any]) -> dict[str, Any]:
-    """All clients until the time is over, then until the last answer is there."""
+    """All clients until time or requests are used up, then until the last answer is there."""
     loop = asyncio.get_running_loop()
     address = order["host"], order["port"]
     connections = [
         (await loop.create_connection(Connection, *address))[1] for _ in range(order["clients"])
     ]
-    numbers = count(order["first"])
+    first = order["first"]
+    numbers = count(first) if order["most"] is None else iter(range(first, first + order["most"]))
     answers: list[tuple[float, int, int]] = []
     started = time.perf_counter()
     until = started + order["seconds"]
@@ -96,7 +98,7 @@ async def run(order: dict[str, Any]) -> dict[str, Any]:
         "latencies_ms": [round(seconds * 1000, 3) for seconds, _, _ in answers],
         "bytes": sum(size for _, _, size in answers),
         "statuses": Counter(str(status) for _, status, _ in answers),
-        "next": next(numbers),
+        "next": first + len(answers),
     }
 
 
@@ -119,7 +121,9 @@ async def _client(
     answers: list[tuple[float, int, int]],
 ) -> None:
     while (sent := time.perf_counter()) < until:
-        status, size = await connection.send(next(requests))
+        if (request := next(requests, None)) is None:
+            return
+        status, size = await connection.send(request)
         answers.append((time.perf_counter() - sent, status, size))
 
 

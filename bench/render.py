@@ -78,11 +78,14 @@ class Load:
         self._process = process
         self._next = 0
 
-    def run(self, server: Server, case: int, clients: int, seconds: float) -> dict[str, Any]:
+    def run(
+        self, server: Server, case: int, clients: int, seconds: float, most: int | None = None
+    ) -> dict[str, Any]:
+        """Until the time is over, or `most` requests are answered."""
         address = urlsplit(server.url)
         order = {
             "case": case, "host": address.hostname, "port": address.port,
-            "clients": clients, "seconds": seconds, "first": self._next,
+            "clients": clients, "seconds": seconds, "first": self._next, "most": most,
         }  # fmt: skip
         assert self._process.stdin is not None
         assert self._process.stdout is not None
