@@ -25,6 +25,9 @@ EXIT_SETTINGS = 2
 EXIT_FORCED = 3
 """Told twice to end."""
 
+# New objects until the collector looks: a request makes hundreds, and none that needs it.
+_COLLECT_AFTER = 10_000
+
 # What the services after one get at least, however long that one took.
 _LAST_CALL_S = 1.0
 # Of what is left, so that those behind it still have some.
@@ -94,6 +97,7 @@ async def _start_all(services: Sequence[Service], started: list[Service]) -> Non
         logger.info("service_started", extra={"service": service.name, "seconds": seconds})
     gc.collect()
     gc.freeze()  # what is there now stays: no collection has to look at it again
+    gc.set_threshold(_COLLECT_AFTER)
 
 
 async def _run_one(service: Service, run: Callable[[], Awaitable[None]]) -> None:
