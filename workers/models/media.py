@@ -134,8 +134,9 @@ class MediaPipeline:
             [self._subject(number, parts, request) for number in range(len(parts))]
         )
         # Of equal ones the first in prompt order decides: a uuid may come with two pictures. One
-        # without data comes before them: what it names must be known from an earlier request.
-        decisive = sorted(found[::-1], key=lambda subject: subject.make is None)
+        # without data overrules them: what it names must be known from an earlier request.
+        named_only = [subject for subject in found if subject.make is None]
+        decisive = [*reversed(found), *reversed(named_only)]
         distinct = {(s.modality, s.mm_hash): s for s in decisive}
         made = await in_order([self._item(subject, request) for subject in distinct.values()])
         items = dict(zip(distinct, made, strict=True))
