@@ -73,6 +73,9 @@ class CompletionRequest(Body):
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: Truncation | None = None
     truncation_side: Literal["left", "right"] | None = None
+    mm_processor_kwargs: Any = None
+    media_io_kwargs: Any = None
+    """Refused where a chat's are, though a completion has no media."""
     allowed_token_ids: list[int] | None = None
     prompt_logprobs: int | None = None
     logprob_token_ids: list[int] | None = None

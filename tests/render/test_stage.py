@@ -168,6 +168,37 @@ async def test_options_for_media_need_trust(stage: RenderStage) -> None:
     assert await chat(stage, [user("x")], mm_processor_kwargs={}, request_id="r")
 
 
+async def test_completions_may_not_change_how_media_are_treated_either(stage: RenderStage) -> None:
+    body = {"prompt": "x", "media_io_kwargs": {"image": {"image_mode": "L"}}}
+
+    status, refused = await answer(stage, "/v1/completions/render", body)
+
+    assert (status, refused["error"]["param"]) == (400, "media_io_kwargs")
+
+
+async def test_tools_among_the_template_kwargs_replace_those_of_the_request(
+    stage: RenderStage,
+) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    common = {"tool_choice": "none", "request_id": "r"}
+
+    without = await chat(stage, [user("x")], request_id="r")
+    replaced = await chat(
+        stage, [user("x")], tools=tools, chat_template_kwargs={"tools": []}, **common
+    )
+    given = await chat(stage, [user("x")], tools=tools, **common)
+
+    assert replaced["token_ids"] == without["token_ids"] != given["token_ids"]
+
+
+async def test_a_template_that_is_told_to_tokenize_gives_no_offsets(stage: RenderStage) -> None:
+    rendered = await chat(
+        stage, [user("x")], return_token_offsets=True, chat_template_kwargs={"tokenize": True}
+    )
+
+    assert rendered["token_offsets"] is None
+
+
 async def test_templates_of_requests_need_trust(stage: RenderStage) -> None:
     for fields in ({"chat_template": "x"}, {"chat_template_kwargs": {"chat_template": "x"}}):
         body = {"messages": [user("x")], **fields}

@@ -138,7 +138,7 @@ class Renderer:
     def _check_chat(self, request: ChatCompletionRequest) -> None:
         self._templates.check_trust(request.chat_template, request.chat_template_kwargs)
 
-    def _check_media_kwargs(self, given: ChatInput) -> None:
+    def _check_media_kwargs(self, given: ChatInput | CompletionRequest) -> None:
         if self._render.trust_request_mm_kwargs:
             return
         for name, what in _MEDIA_KWARGS.items():
@@ -211,6 +211,7 @@ class Renderer:
         if request.use_beam_search:
             raise _no_beam_search()
         check_completion(request)
+        self._check_media_kwargs(request)
         rules = completion_rules(request, self.limits)
         check_rules(rules)
         prompts = request.prompts
