@@ -21,6 +21,7 @@ from runtime.settings import (
     ModelSettings,
     RenderSettings,
 )
+from schemas.mm_item import decode_item
 from tests.fleet.asking import CHAT
 from tests.fleet.embedded import Embedded, Running
 from tokenfleet.demo_model import demo_model
@@ -52,6 +53,7 @@ SCENES = [
         ),
     ),
 ]
+ASKED = ("How many shapes are there?", "What color is the background?")
 ONE_RED_CIRCLE, TWO_SHAPES, THREE_SHAPES = SCENES[0], SCENES[1], SCENES[9]
 REPORT_SHAPES = {
     "type": "function",
@@ -182,3 +184,29 @@ async def test_answers_follow_the_embeddings(fleet):
 
     assert said == [sentence(description(ONE_RED_CIRCLE)), sentence(description(TWO_SHAPES))]
     assert swapped == said[::-1]
+
+
+async def test_tokens_are_those_of_transformers_own_generate(fleet):
+    import torch
+    from transformers import Qwen3VLForConditionalGeneration
+
+    model = Qwen3VLForConditionalGeneration.from_pretrained(demo_model(), dtype=torch.float32)
+    for scene, text in zip(SCENES[:3], ("Describe this image.", *ASKED), strict=True):
+        asked = question(text, part(scene), return_token_ids=True)
+        rendered = await fleet.ask(f"{CHAT}/render", asked)
+        answer = await fleet.ask(CHAT, asked)
+
+        fields = decode_item(base64.b64decode(rendered["features"]["kwargs_data"]["image"][0]))
+        pixels = torch.tensor(fields["pixel_values"].data.data, dtype=torch.uint8).float()
+        grid = torch.frombuffer(bytearray(fields["image_grid_thw"].data.data), dtype=torch.int64)
+        ids = torch.tensor([rendered["token_ids"]])
+        generated = model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            pixel_values=(pixels / 127.5 - 1).view(fields["pixel_values"].data.shape),
+            image_grid_thw=grid[None],
+            mm_token_type_ids=(ids == model.config.image_token_id).int(),
+            max_new_tokens=128,
+            do_sample=False,
+        )
+        assert generated[0, ids.shape[1] :].tolist() == answer["choices"][0]["token_ids"]
