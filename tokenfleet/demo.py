@@ -45,6 +45,12 @@ from tokenfleet.tap import Tap
 _TIMEOUT_S = 60.0
 _COLUMNS = "  {:<10}{:<42}{:<52}{:>8}{:>10}{:>10}"
 
+_LEGEND = """\
+Each question goes through its stages as records on the bus. bus: size of the record a stage takes;
+store: what it puts into the blob store instead of into a record. A picture is so many placeholder
+tokens at a position of the prompt, #hash; one that was encoded before is not encoded again.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -89,6 +95,7 @@ async def _demo(plan: Plan) -> int:
     started = time.perf_counter()
     async with Fleet(shared) as fleet:
         typer.echo(f"The fleet is up after {time.perf_counter() - started:.1f} s: {fleet.url}")
+        typer.echo(_LEGEND)
         typer.echo(_COLUMNS.format("stage", "gets", "gives", "bus", "store", "time"))
         failed = 0
         for question in QUESTIONS:
