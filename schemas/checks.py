@@ -61,13 +61,11 @@ def _check_no_state(request: ResponsesRequest) -> None:
 
 
 def _check_completion(request: CompletionRequest) -> None:
-    if request.suffix is not None:
+    if request.suffix is not None and request.prompts:
         # The parameter is told beside the message here, not in it.
         raise ApiError(
             "suffix is only supported for models with FIM completion rendering", param="suffix"
         )
-    if not request.prompts and request.prompt_embeds is None:
-        raise bad_request("You must pass at least one prompt", "prompt")
 
 
 def check_generate(request: GenerateRequest, limits: ModelLimits) -> None:

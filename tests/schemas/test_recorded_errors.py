@@ -5,6 +5,7 @@ from pydantic import BaseModel
 
 from schemas.chat import ChatCompletionRequest
 from schemas.checks import check_request
+from schemas.completion import CompletionRequest
 from schemas.derender import (
     DerenderChatRequest,
     DerenderChatStreamRequest,
@@ -21,6 +22,7 @@ from schemas.sampling import SamplingParams, token_bias
 from schemas.sampling_limits import check_sampling
 from schemas.validation import parse_body
 from tests.schemas.recorded import Case, cases
+from workers.render.completions import check_prompts
 
 CASES = {case.id: case for case in cases()}
 OURS = {
@@ -64,6 +66,8 @@ def _check_rest(request: BaseModel, case: Case) -> None:
         check_derender(request, case.limits, has_parser=case.has_parser)
     elif isinstance(request, GenerateRequest):
         _decode_payloads(request)
+    elif isinstance(request, CompletionRequest) and not request.prompts:
+        check_prompts(request)  # as render does
     elif isinstance(request, ChatCompletionRequest):
         check_parts(request.messages)  # as render does, message by message
         check_sampling(_sampling_of(request), case.limits)

@@ -15,18 +15,22 @@ _NO_FIM = "suffix is only supported for models with FIM completion rendering"
 
 
 def check_completion(request: CompletionRequest) -> None:
-    """Refuse what no completion can be made of."""
+    """Refuse options that no completion can have."""
     reason = _why_no_suffix(request)
     if reason is not None:
         raise ApiError(reason, param="suffix")
-    if request.prompt == []:
-        raise bad_request("You must pass at least one prompt", "prompt")
-    if request.suffix is not None:
+    if request.suffix is not None and request.prompts:
         raise ApiError(_NO_FIM, param="suffix")
-    if request.prompt_embeds is not None:
+
+
+def check_prompts(request: CompletionRequest) -> None:
+    """Refuse what no prompt can be made of."""
+    if request.prompt_embeds not in (None, []):
         raise bad_request(
             "You must set `--enable-prompt-embeds` to input `prompt_embeds`.", "prompt_embeds"
         )
+    if not request.prompts:
+        raise bad_request("You must pass at least one prompt", "prompt")
 
 
 def _why_no_suffix(request: CompletionRequest) -> str | None:

@@ -24,7 +24,12 @@ from schemas.tokenize import TokenizeChatRequest
 from workers.render.answers import Rendered
 from workers.render.carried import carried_fields, parse_context
 from workers.render.chat import all_parts, read_conversation
-from workers.render.completions import check_completion, completion_rules, completion_tools
+from workers.render.completions import (
+    check_completion,
+    check_prompts,
+    completion_rules,
+    completion_tools,
+)
 from workers.render.literals import check_escaping, guard, media_rules
 from workers.render.media import Media, MediaPart
 from workers.render.messages_api import chat_request
@@ -214,6 +219,7 @@ class Renderer:
         self._check_media_kwargs(request)
         rules = completion_rules(request, self.limits)
         check_rules(rules)
+        check_prompts(request)
         prompts = request.prompts
         texts = [prompt for prompt in prompts if isinstance(prompt, str)]
         if texts:
