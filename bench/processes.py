@@ -4,7 +4,9 @@ Knows nothing of what they serve.
 """
 
 import os
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
@@ -22,6 +24,7 @@ def running(
     command: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A child until the block is left; what it said is shown where it ended by itself."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that blocks are left then, too
     with tempfile.TemporaryFile() as log:
         child = subprocess.Popen(
             command,
