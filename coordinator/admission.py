@@ -5,7 +5,7 @@ from typing import Any
 
 from schemas.chat import ChatCompletionRequest
 from schemas.generate import GenerateRequest
-from schemas.routes import ENCODE_ONLY, MEDIA, PREFILL_ONLY, TEXT, Kind, Stop
+from schemas.routes import ENCODE_ONLY, MEDIA, PREFILL_ONLY, RAW_MEDIA, TEXT, Kind, Stop
 
 _TEXT_PARTS = {"text", "input_text", "output_text", "refusal", "thinking"}
 
@@ -20,6 +20,8 @@ def plan(kind: Kind, body: object, pin: str | None) -> list[Stop]:
 
 
 def _plan_generate(body: GenerateRequest, pin: str | None) -> list[Stop]:
+    if body.raw_media():
+        return list(RAW_MEDIA[pin])
     if pin == "encode":
         return list(ENCODE_ONLY)
     if pin == "prefill" or not has_tensors(body):

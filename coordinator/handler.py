@@ -80,6 +80,8 @@ class CoordinatorHandler:
         envelope.route = plan(envelope.kind, body, envelope.pin)
         if isinstance(body, GenerateRequest):
             await take_features(job, body)
+            if envelope.stop is Stop.RENDER:
+                return
             job.drop(REQUEST)
             leg = Leg.ENCODE if envelope.stop is Stop.ENCODE else Leg.PREFILL_DIRECT
             await apply_leg(job, leg, self.rules.metadata_modalities)

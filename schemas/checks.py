@@ -21,7 +21,6 @@ from schemas.sampling_limits import check_sampling
 from schemas.tokenize import TokenizeChatRequest
 
 _RENDERS = (Kind.CHAT_RENDER, Kind.COMPLETION_RENDER)
-_MEDIA_PARTS = {"image_url", "audio_url", "video_url"}
 
 
 def check_request(kind: Kind, request: BaseModel, limits: ModelLimits) -> None:
@@ -76,9 +75,6 @@ def check_generate(request: GenerateRequest, limits: ModelLimits) -> None:
             "sampling_params.n must be at most the server's max_num_seqs "
             f"({limits.max_num_seqs}), got {params.n}."
         )
-    if any(part.get("type") in _MEDIA_PARTS for part in request.content_parts or ()):
-        # Never an answer that left the media out; parts of unknown types count for nothing.
-        raise not_implemented("content_parts are not supported yet: send features, as rendered.")
     _check_mode(request)
     _check_transferable(request.kv_transfer_params, request.ec_transfer_params)
     length = len(request.token_ids)

@@ -45,6 +45,10 @@ ID_PREFIX = "generate-tokens-"
 """Before the caller's id in answers and for aborts."""
 
 
+RAW_MEDIA_TYPES = frozenset({"image_url", "audio_url", "video_url"})
+"""Types of content parts that bring media."""
+
+
 class ParseContext(BaseModel):
     """What a parser needs of the chat request; read only with `output_mode: derender`.
 
@@ -136,6 +140,10 @@ class GenerateRequest(Body):
 
     def _check_payloads(self) -> None:
         """Inside the fleet payloads travel apart from the request."""
+
+    def raw_media(self) -> list[dict[str, Any]]:
+        """The content parts that count; those of unknown types do not (03 §4.4)."""
+        return [part for part in self.content_parts or () if part.get("type") in RAW_MEDIA_TYPES]
 
     def to_wire(self) -> dict[str, Any]:
         """All keys, nulls kept, as render answers."""

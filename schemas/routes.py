@@ -65,6 +65,13 @@ MEDIA: dict[Kind, tuple[Stop, ...]] = {
 }
 """Requests with items to encode."""
 
+RAW_MEDIA: dict[str | None, tuple[Stop, ...]] = {
+    None: (R, C, E, C, P, Y),
+    "encode": (R, C, E, Y),
+    "prefill": (R, P, Y),
+}
+"""A generate request that brings media instead of features, by the stage it is pinned to."""
+
 ENCODE_ONLY: tuple[Stop, ...] = (E, Y)
 PREFILL_ONLY: tuple[Stop, ...] = (P, Y)
 """A generate request on an ingress pinned to one stage, or whose items are encoded already."""

@@ -339,11 +339,3 @@ async def test_runs_inside_a_range_are_used_as_given(fleet):
 
     assert place["length"] == item.length
     assert tokens(given) == tokens(plain)
-
-
-async def test_raw_media_are_refused_rather_than_left_out(fleet):
-    part = {"type": "image_url", "url": "data:image/png;base64,AAAA"}
-
-    status, answer = await fleet.ask({**text_body(), "content_parts": [part]})
-
-    assert (status, answer["error"]["type"]) == (501, "NotImplementedError")

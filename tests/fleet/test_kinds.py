@@ -1,5 +1,7 @@
 """Every kind of request through a whole fleet on the memory bus."""
 
+import pytest
+
 from schemas.routes import Stop
 from tests.fleet.asking import CHAT, COMPLETION, GENERATE, NAME, agreed, chat, generate, picture
 
@@ -119,3 +121,41 @@ async def test_a_text_is_tokenized_and_back(embedded):
     text = (await embedded.ask("/detokenize", {"model": NAME, "tokens": tokens}))["prompt"]
 
     assert text == "Hello there"
+
+
+def with_raw_media(rendered: dict, url: object) -> dict:
+    """A generate body that brings the picture itself, its placeholder not expanded yet."""
+    (place,) = rendered["features"]["mm_placeholders"]["image"]
+    ids, start = rendered["token_ids"], place["offset"]
+    body = generate(rendered, return_token_ids=True)
+    body["token_ids"] = ids[: start + 1] + ids[start + place["length"] :]
+    del body["features"]
+    return body | {"content_parts": [{"type": "image_url", "url": url}, {"type": "other"}]}
+
+
+async def test_a_generate_with_raw_media_is_rendered_first(embedded):
+    rendered = await embedded.ask(RENDER, chat("What is it?", [picture(1)]))
+    with_features = await embedded.ask(GENERATE, generate(rendered))
+
+    answer = await embedded.ask(GENERATE, with_raw_media(rendered, picture(1)))
+
+    assert answer["prompt_token_ids"] == rendered["token_ids"]
+    assert answer["mm_placeholders"] == rendered["features"]["mm_placeholders"]
+    assert answer["choices"][0]["token_ids"] == with_features["choices"][0]["token_ids"]
+
+
+@pytest.mark.parametrize("url", ["data:image/png;base64,AAAA", 7, None, "ftp://x/y.png"])
+async def test_raw_media_that_cannot_be_read_are_refused(embedded, url):
+    rendered = await embedded.ask(RENDER, chat("What is it?", [picture(1)]))
+
+    answer = await embedded.ask(GENERATE, with_raw_media(rendered, url), status=400)
+
+    assert answer["error"]["type"] == "BadRequestError"
+
+
+async def test_raw_media_need_their_placeholder(embedded):
+    rendered = await embedded.ask(RENDER, chat("What is it?", [picture(1)]))
+    body = with_raw_media(rendered, picture(1))
+    body["token_ids"] = [1, 2, 3]
+
+    await embedded.ask(GENERATE, body, status=400)

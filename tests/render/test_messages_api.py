@@ -91,6 +91,14 @@ def test_a_named_tool_and_single_calls() -> None:
     assert chat.parallel_tool_calls is False
 
 
+def test_a_billing_header_costs_a_block_but_not_a_plain_system_text() -> None:
+    header = "x-anthropic-billing-header: 1\nrest"
+    blocks = [{"type": "text", "text": header}, {"type": "text", "text": "x"}]
+
+    assert turns(("user", "u"), system=header)[0] == {"role": "system", "content": header}
+    assert turns(("user", "u"), system=blocks)[0] == {"role": "system", "content": "x"}
+
+
 def test_tools_come_and_go_in_system_turns() -> None:
     other = {"type": "tool_definition", "definition": TOOL | {"name": "g"}}
     changes = [

@@ -6,7 +6,7 @@
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import orjson
 import pybase64
 
 from runtime.stage import Job
-from schemas.envelope import Base64Of, BlobRef, Item, kwargs_part, metadata_part
+from schemas.envelope import PROMPTS, Base64Of, BlobRef, Item, kwargs_part, metadata_part
 from schemas.sampling import SamplingParams
 from workers.render.media import MediaItem
 
@@ -134,19 +134,19 @@ def _features(
 ) -> dict[str, Any] | None:
     if not prompt.items:
         return None
+    tensors, metadata = payloads or (None, None)
+    return {**_places(prompt.items), "kwargs_data": tensors, "mm_metadata": metadata or None}
+
+
+def _places(items: Iterable[Item]) -> dict[str, Any]:
+    """What the items are and where they lie, by modality."""
     hashes: dict[str, list[str]] = {}
     places: dict[str, list[dict[str, int]]] = {}
-    for item in prompt.items:
+    for item in items:
         hashes.setdefault(item.modality, []).append(item.mm_hash)
         place = {"offset": item.offset, "length": item.length}
         places.setdefault(item.modality, []).append(place)
-    tensors, metadata = payloads or (None, None)
-    return {
-        "mm_hashes": hashes,
-        "mm_placeholders": places,
-        "kwargs_data": tensors,
-        "mm_metadata": metadata or None,
-    }
+    return {"mm_hashes": hashes, "mm_placeholders": places}
 
 
 # --- on to the next stage
@@ -156,18 +156,30 @@ def write_parts(job: Job, rendered: Sequence[Rendered], name: str) -> None:
     """Hand the prompts and their items to the stages that follow."""
     job.write_msgpack(name, [_for_stages(prompt) for prompt in rendered])
     job.envelope.items = [item for prompt in rendered for item in prompt.items]
-    for prompt in rendered:
-        for item in prompt.media:
-            if item.kwargs is not None:
-                job.write(kwargs_part(item.modality, item.mm_hash), item.kwargs)
-            if item.metadata is not None:
-                job.write(metadata_part(item.modality, item.mm_hash), item.metadata)
+    _write_payloads(job, [item for prompt in rendered for item in prompt.media])
+
+
+async def write_expanded(
+    job: Job, ids: list[int], items: Sequence[Item], media: Sequence[MediaItem]
+) -> None:
+    """Put media into the prompt of a generate request, which is there already."""
+    (prompt,) = await job.read_msgpack(PROMPTS)
+    features = _places(items) if items else None
+    job.write_msgpack(PROMPTS, [prompt | {"token_ids": ids, "features": features}])
+    job.envelope.items = list(items)
+    _write_payloads(job, media)
+
+
+def _write_payloads(job: Job, media: Iterable[MediaItem]) -> None:
+    for item in media:
+        if item.kwargs is not None:
+            job.write(kwargs_part(item.modality, item.mm_hash), item.kwargs)
+        if item.metadata is not None:
+            job.write(metadata_part(item.modality, item.mm_hash), item.metadata)
 
 
 def _for_stages(prompt: Rendered) -> dict[str, Any]:
-    features = _features(prompt, None)
-    if features is not None:
-        features = {key: features[key] for key in ("mm_hashes", "mm_placeholders")}
+    features = _places(prompt.items) if prompt.items else None
     result = answer(prompt, features) | {"prompt_text": prompt.text}
     # On the wire an absent limit is 16 here and the server's default there (01 §5.4).
     result["sampling_params"]["max_tokens"] = prompt.sampling_params.max_tokens

@@ -87,7 +87,9 @@ def _thinking(request: MessagesRequest, disabled_effort: str) -> dict[str, Any]:
 
 
 def _messages(request: MessagesRequest, system_first: bool) -> list[Message]:
-    system = _system_texts(request.system)
+    # A header at the start of a plain string is left to the chat, which drops no more than its line.
+    plain = request.system if isinstance(request.system, str) else None
+    system = [plain] if plain else _system_texts(request.system)
     if system_first:
         for message in request.messages:
             if message.role == "system":

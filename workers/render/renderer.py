@@ -3,8 +3,9 @@
 All calls are plain computation, safe to make from several threads at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -246,6 +247,18 @@ class Renderer:
         )
 
     # --- both
+
+    def raw_media_parts(self, parts: Sequence[Mapping[str, Any]]) -> list[MediaPart]:
+        """The media of a generate request, under the rules of a chat's."""
+        content = []
+        for number, part in enumerate(parts):
+            kind, url = part["type"], part.get("url")
+            if not isinstance(url, str):
+                raise bad_request(f"content_parts[{number}].url must be a string", "content_parts")
+            uuid = {"uuid": part["uuid"]} if part.get("uuid") is not None else {}
+            content.append({"type": kind, kind: {"url": url}, **uuid})
+        message = {"role": "user", "content": content}
+        return read_conversation([message], "openai", self._media_rules).parts
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         return encode_text(self.tokenizer, text, add_special_tokens=add_special_tokens)

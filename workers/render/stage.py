@@ -5,10 +5,10 @@ Joins the parts of this package; each rule lives in the module that is named aft
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from runtime.model_dir import read_model
 from runtime.settings import ModelSettings, RenderSettings
@@ -17,12 +17,13 @@ from schemas.anthropic import MessagesRequest
 from schemas.chat import ChatCompletionRequest
 from schemas.completion import CompletionRequest
 from schemas.envelope import PROMPTS, REQUEST, Item
+from schemas.generate import GenerateRequest
 from schemas.limits import ModelLimits, check_model
 from schemas.openai_responses import ResponsesRequest
 from schemas.routes import Kind, Stop
 from schemas.tokenize import TokenizeChatRequest, TokenizeCompletionRequest, TokenizeResponse
 from schemas.validation import parse_body
-from workers.render.answers import Rendered, dump_json, write_body, write_parts
+from workers.render.answers import Rendered, dump_json, write_body, write_expanded, write_parts
 from workers.render.media import Media, MediaItem, MediaPart, expand
 from workers.render.prompts import Prompt, truncate_expanded
 from workers.render.renderer import Renderer
@@ -89,6 +90,8 @@ class RenderStage:
             chat = renderer.messages_request(request)
             given = renderer.chat_input(chat)
             await self._chat(job, given, _id(job, "chatcmpl-", chat.request_id), is_short)
+        elif isinstance(request, GenerateRequest):
+            await self._raw_media(job, request)
         elif isinstance(request, TokenizeCompletionRequest | TokenizeChatRequest):
             await self._tokenize(job, request, is_short)
 
@@ -147,19 +150,41 @@ class RenderStage:
     async def _with_media(
         self, job: Job, given: ChatInput, prompt: Prompt, parts: Sequence[MediaPart]
     ) -> tuple[Prompt, list[Item], list[MediaItem]]:
-        assert self._media is not None  # without it, parts are refused while messages are read
-        spans = self._media.locate(prompt.ids, parts)
-        is_bare = job.envelope.kind in _BARE
-        loaded = await self._media.load(
+        ids, items, loaded = await self._place(
+            job,
+            prompt.ids,
             parts,
+            want_tensors=job.envelope.kind not in _BARE or given.request.mm_payload == "tensors",
             mm_processor_kwargs=given.mm_processor_kwargs,
             media_io_kwargs=given.media_io_kwargs,
-            tenant=job.envelope.caller.tenant,
-            want_tensors=not is_bare or given.request.mm_payload == "tensors",
-            # In a heal the cache has just proved to be of no use.
-            skip_encoded=not is_bare and not job.envelope.heals,
         )
-        ids, ranges = self._media.settle(*expand(prompt.ids, spans, loaded))
+        side = self._running.tokenizer.truncation_side
+        ids, items = truncate_expanded(ids, items, given.rules, side)
+        return replace(prompt, ids=ids, offsets=None), items, loaded
+
+    async def _place(
+        self,
+        job: Job,
+        prompt_ids: Sequence[int],
+        parts: Sequence[MediaPart],
+        *,
+        want_tensors: bool,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
+        media_io_kwargs: Mapping[str, Any] | None = None,
+    ) -> tuple[list[int], list[Item], list[MediaItem]]:
+        """Process the media and put their tokens where their placeholders are."""
+        assert self._media is not None  # without it, parts are refused while they are read
+        spans = self._media.locate(prompt_ids, parts)
+        loaded = await self._media.load(
+            parts,
+            mm_processor_kwargs=mm_processor_kwargs,
+            media_io_kwargs=media_io_kwargs,
+            tenant=job.envelope.caller.tenant,
+            want_tensors=want_tensors,
+            # In a heal the cache has just proved to be of no use.
+            skip_encoded=job.envelope.kind not in _BARE and not job.envelope.heals,
+        )
+        ids, ranges = self._media.settle(*expand(prompt_ids, spans, loaded))
         items = [
             Item(
                 modality=item.modality,
@@ -171,9 +196,13 @@ class RenderStage:
             )
             for item, (offset, length) in zip(loaded, ranges, strict=True)
         ]
-        side = self._running.tokenizer.truncation_side
-        ids, items = truncate_expanded(ids, items, given.rules, side)
-        return replace(prompt, ids=ids, offsets=None), items, loaded
+        return ids, items, loaded
+
+    async def _raw_media(self, job: Job, request: GenerateRequest) -> None:
+        """A generate request that brings media for the placeholders among its tokens (03 §4.4)."""
+        parts = self._running.raw_media_parts(request.raw_media())
+        ids, items, media = await self._place(job, request.token_ids, parts, want_tensors=True)
+        await write_expanded(job, ids, items, media)
 
     # --- running
 
