@@ -87,7 +87,7 @@ def _thinking(request: MessagesRequest, disabled_effort: str) -> dict[str, Any]:
 
 
 def _messages(request: MessagesRequest, system_first: bool) -> list[Message]:
-    # A header at the start of a plain string is left to the chat, which drops no more than its line.
+    # A header in front of a plain string is left to the chat, which drops only its line.
     plain = request.system if isinstance(request.system, str) else None
     system = [plain] if plain else _system_texts(request.system)
     if system_first:
