@@ -20,6 +20,12 @@ MODES: Mapping[str, tuple[str, ...]] = {
     "WEBP": ("RGB", "RGBA"),
     "GIF": ("P", "L", "1", "RGB", "RGBA"),
     "BMP": ("RGB", "L", "P", "1", "RGBA"),
+    "AVIF": ("RGB", "RGBA"),
+    "ICO": ("RGBA", "RGB", "L"),
+    "JPEG2000": ("RGB", "RGBA", "L", "LA"),
+    "PCX": ("RGB", "L", "P", "1"),
+    "PPM": ("RGB", "L", "1", "I;16"),
+    "TGA": ("RGB", "RGBA", "L", "LA", "P", "1"),
     "TIFF": ("RGB", "RGBA", "L", "LA", "P", "1", "CMYK", "YCbCr", "LAB", "I;16", "I", "F"),
 }
 _ANIMATED = ("GIF", "WEBP", "TIFF", "PNG")
@@ -92,7 +98,7 @@ def recipes(draw: st.DrawFn) -> Recipe:
         (draw(edges), draw(edges)),
         draw(st.integers(0, 2**16)),
         draw(st.sampled_from((1, 0, 3, 17, 64))),
-        draw(st.one_of(st.just(1), st.integers(0, 9))),
+        draw(st.one_of(st.just(1), st.integers(1, 8) if form == "TIFF" else st.integers(0, 9))),
         draw(st.sampled_from((1, 1, 1, 2, 3))) if form in _ANIMATED else 1,
         tuple(sorted(draw(_options(form, mode)).items())),
     )
@@ -101,6 +107,8 @@ def recipes(draw: st.DrawFn) -> Recipe:
 def _options(form: str, mode: str) -> st.SearchStrategy[dict[str, Any]]:
     optional: dict[str, st.SearchStrategy[Any]] = {}
     match form:
+        case "AVIF":
+            return st.fixed_dictionaries({"speed": st.just(10), "quality": st.integers(5, 100)})
         case "JPEG":
             optional = {
                 "quality": st.integers(5, 100),
