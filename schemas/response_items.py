@@ -36,14 +36,22 @@ class InputFile(Body):
     filename: str = ""
 
 
-class ShownImage(InputImage):
-    """A picture that a tool returned."""
+class ShownImage(Body):
+    """A picture that a tool returned; nulls are allowed here."""
 
+    type: Literal["input_image"]
     detail: Detail | None = None
+    file_id: str | None = None
+    image_url: str | None = None
 
 
-class ShownFile(InputFile):
+class ShownFile(Body):
+    """A file that a tool returned."""
+
+    type: Literal["input_file"]
+    detail: Literal["auto", "low", "high"] = "auto"
     file_data: str | None = None
+    file_id: str | None = None
     file_url: str | None = None
     filename: str | None = None
 
@@ -130,7 +138,7 @@ _FORMS: Mapping[str | None, tuple[type[Body], ...]] = {
     "item_reference": (ItemReference,),
     None: (ItemReference,),
 }
-_FOREIGN: Mapping[str, tuple[str, ...]] = {
+_FOREIGN: Mapping[str | None, tuple[str, ...]] = {
     "additional_tools": ("role", "tools"),
     "apply_patch_call": ("call_id", "operation", "status"),
     "apply_patch_call_output": ("call_id", "status"),
