@@ -240,31 +240,38 @@ async def test_the_next_try_comes_at_the_deadline_at_the_latest(bus: Bus, topics
     assert len(handler.started) == 2
 
 
+class Crowd:
+    """Work that waits for its gate, and knows how much of it there was at once."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.now = self.most = 0
+
+    async def work(self, record: Record) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await self.gate.wait()
+        self.now -= 1
+
+
 async def test_at_the_bound_of_records_no_more_are_started(bus: Bus, topics: Topics):
-    handler = Echo(topics)
-    handler.work = handler.wait
+    handler, crowd = Echo(topics), Crowd()
+    handler.work = crowd.work
     await send_all(bus, topics.requests, [f"k{n}".encode() for n in range(100)])
-    async with running(bus, topics, handler, limits=Limits(records=5)) as loop:
-        await until(lambda: loop.in_flight == 5)
-        # Longer than it takes to pause and to poll on.
-        await asyncio.sleep(1.5)
-        assert len(handler.started) == 5
-        handler.work = None
-        for gate in handler.gates.values():
-            gate.set()
+    async with running(bus, topics, handler, limits=Limits(records=5)):
+        await until(lambda: crowd.now == 5)
+        crowd.gate.set()
         assert len(await written(bus, topics.responses, 100)) == 100
+
+    assert crowd.most == 5
 
 
 async def test_at_the_bound_of_bytes_no_more_are_taken(bus: Bus, topics: Topics):
-    handler = Echo(topics)
-    gate = asyncio.Event()
-
-    async def work(record: Record) -> None:
-        await gate.wait()
+    handler, crowd = Echo(topics), Crowd()
 
     async def handle(record: Record) -> Sequence[Outgoing]:
         handler.started.append(record)
-        await work(record)
+        await crowd.work(record)
         return []
 
     handler.handle = handle
@@ -273,11 +280,11 @@ async def test_at_the_bound_of_bytes_no_more_are_taken(bus: Bus, topics: Topics)
         await bus.send(Outgoing(topics.requests, f"k{n}".encode(), megabyte))
     limits = Limits(records=100, bytes=4 * len(megabyte))
     async with running(bus, topics, handler, limits=limits):
-        await until(lambda: len(handler.started) >= 4)
-        await asyncio.sleep(1.5)
-        assert len(handler.started) <= 5
-        gate.set()
+        await until(lambda: crowd.now >= 4)
+        crowd.gate.set()
         await until(lambda: len(handler.started) == 40)
+
+    assert crowd.most <= 5
 
 
 async def test_beyond_the_distance_a_partition_waits_for_its_oldest_record(
@@ -293,13 +300,15 @@ async def test_beyond_the_distance_a_partition_waits_for_its_oldest_record(
     for n in range(100):
         key = f"k{n}".encode()
         await bus.send(Outgoing(topics.requests, key, str(n).encode(), partition=0))
-    await bus.send(Outgoing(topics.requests, b"elsewhere", b"1000", partition=1))
     async with running(bus, topics, handler, limits=Limits(records=4, distance=20)):
-        await until(lambda: 1000 in handler.numbers and len(handler.started) >= 20)
-        await asyncio.sleep(0.5)
-        assert len(handler.started) <= 26
+        await until(lambda: len(handler.started) >= 20)
+        # The loop goes round for another partition meanwhile.
+        for n in range(1000, 1010):
+            await bus.send(Outgoing(topics.requests, b"other", str(n).encode(), partition=1))
+            await until(lambda n=n: n in handler.numbers)
+        assert sum(n < 1000 for n in handler.numbers) <= 26
         handler.gates[0].set()
-        await written(bus, topics.responses, 101)
+        await written(bus, topics.responses, 110)
 
 
 async def test_what_a_stopped_member_did_not_finish_another_does(bus: Bus, topics: Topics):
