@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pprint import pformat
@@ -110,7 +111,10 @@ class Fuzz:
 
     def _difference(self, request: Request) -> Difference | None:
         ours, peer = self.ask(request, self.examples)
-        self.answers[f"{request.path} {peer.status}"] += 1
+        pictures = (
+            " with pictures" if isinstance(peer.body, dict) and peer.body.get("features") else ""
+        )
+        self.answers[f"{request.path} {peer.status}{pictures}"] += 1
         found = difference(ours, peer)
         reason = excuses.reason(request, ours, peer) if found else None
         if reason is None:
@@ -164,15 +168,21 @@ def main() -> int:
     start = time.monotonic()
     fuzz = Fuzz(_asker(args.ours, args.peer), start + args.minutes * 60)
     print(f"seed {args.seed}", flush=True)
-    for number in count(args.seed):
-        if time.monotonic() > fuzz.until or (fuzz.findings and not args.keep_going):
-            break
+    with suppress(KeyboardInterrupt):
+        _search(fuzz, args.seed, keep_going=args.keep_going)
+    _report(fuzz, (time.monotonic() - start) / 60)
+    return 1 if fuzz.findings else 0
+
+
+def _search(fuzz: Fuzz, first: int, *, keep_going: bool) -> None:
+    """Round after round, each with a seed of its own, until the time is up."""
+    for number in count(first):
+        if time.monotonic() > fuzz.until or (fuzz.findings and not keep_going):
+            return
         if finding := fuzz.round(number):
             fuzz.findings.append(finding)
             print(f"DIFFERENCE (seed {number}) {finding.kind}\n{finding}", flush=True)
             print(finding.difference, flush=True)
-    _report(fuzz, (time.monotonic() - start) / 60)
-    return 1 if fuzz.findings else 0
 
 
 def _report(fuzz: Fuzz, minutes: float) -> None:
