@@ -111,8 +111,14 @@ Include: TypeAlias = Literal[
 class ResponsesRequest(Body):
     background: bool | None = False
     include: list[Include] | None = None
-    input: str | Annotated[list[InputItem], Field(fail_fast=True)]
-    """Items as they came: messages, function calls and their outputs, reasoning."""
+    input: Annotated[
+        str | Annotated[list[InputItem], Field(fail_fast=True)],
+        BeforeValidator(lambda value: list(value) if isinstance(value, dict) else value),
+    ]
+    """Items as they came: messages, function calls and their outputs, reasoning.
+
+    An object counts as the list of its keys, so that an empty one is no input rather than a bad one.
+    """
     instructions: str | None = None
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None

@@ -43,3 +43,9 @@ def test_an_item_is_kept_as_it_came(item: dict[str, Any]) -> None:
 def test_what_has_no_form_of_an_item_is_refused(item: Any) -> None:
     with pytest.raises(ValidationError):
         ResponsesRequest.model_validate({"input": [{"role": "user", "content": "x"}, item]})
+
+
+def test_an_empty_object_is_an_empty_input() -> None:
+    assert ResponsesRequest.model_validate({"input": {}}).input == []
+    with pytest.raises(ValidationError):
+        ResponsesRequest.model_validate({"input": {"role": "user"}})
