@@ -278,6 +278,12 @@ class TestUuids:
         assert len(item.replacement) == 9
         assert "Cache miss" in (await refusal(image(None, "x"), pipeline=pipeline)).message
 
+    async def test_a_broken_picture_is_told_before_a_missing_one(self) -> None:
+        broken = image("data:image/png;base64,AAAA")
+
+        for parts in ((image(""), broken), (broken, image(""))):
+            assert "Failed to load image" in (await refusal(*parts)).message
+
     async def test_neither_data_nor_uuid_is_refused(self) -> None:
         error = await refusal(image(""))
 

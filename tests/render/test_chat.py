@@ -150,7 +150,6 @@ class TestLimits:
                 r"At most 0 video\(s\).*",
             ),
             ([{"type": "image_embeds", "image_embeds": "x"}], "image_embeds", "--enable-mm-embeds"),
-            ([IMAGE | {"image_url": {"url": ""}}], "multi_modal_uuids", "is empty"),
         ],
     )
     def test_refusals_name_the_field(self, parts: list[Any], param: str, message: str) -> None:

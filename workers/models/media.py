@@ -130,9 +130,7 @@ class MediaPipeline:
             want_tensors=want_tensors,
             skip_encoded=skip_encoded and not tenant and self._encoder_cache is not None,
         )
-        found = await in_order(
-            [self._subject(number, parts, request) for number in range(len(parts))]
-        )
+        found = await self._subjects(parts, request)
         # Of equal ones the first in prompt order decides: a uuid may come with two pictures. One
         # without data overrules them: what it names must be known from an earlier request.
         named_only = [subject for subject in found if subject.make is None]
@@ -158,14 +156,22 @@ class MediaPipeline:
                     f"You must set `--enable-mm-embeds` to input `{part.param}`", part.param
                 )
 
+    async def _subjects(
+        self, parts: Sequence[MediaPart], request: MediaRequest
+    ) -> list[Subject]:
+        """In the order of the parts; faults of what was sent are told before what was not sent."""
+        sent = [number for number, part in enumerate(parts) if part.source not in (None, "")]
+        found = await in_order([self._subject(number, parts, request) for number in sent])
+        by_number = dict(zip(sent, found, strict=True))
+        return [
+            by_number.get(number) or _named_only(_place(number, parts), request)
+            for number in range(len(parts))
+        ]
+
     async def _subject(
         self, number: int, parts: Sequence[MediaPart], request: MediaRequest
     ) -> Subject:
-        part = parts[number]
-        peers = [i for i, other in enumerate(parts) if other.modality == part.modality]
-        place = Place(part, peers.index(number), len(peers))
-        if part.source in (None, ""):
-            return _named_only(place, request)
+        place = _place(number, parts)
         try:
             return await self._identified(place, request)
         except ApiError as error:
@@ -277,6 +283,12 @@ def _take(left: Mapping[str, list[int]], modality: str) -> int:
     raise bad_request(
         f"Failed to apply prompt replacement: the chat template does not place every {modality}"
     )
+
+
+def _place(number: int, parts: Sequence[MediaPart]) -> Place:
+    part = parts[number]
+    peers = [i for i, other in enumerate(parts) if other.modality == part.modality]
+    return Place(part, peers.index(number), len(peers))
 
 
 def _named_only(place: Place, request: MediaRequest) -> Subject:

@@ -79,12 +79,6 @@ class _MediaList:
             )
         same = [p for p in self.parts if _kind(p) == _kind(part)]
         self._check_limit(part, len(same) + 1)
-        if not part.source and part.uuid is None:
-            name = f"['{part.modality}'][{len(same)}]"
-            raise bad_request(
-                f"multi_modal_data{name} is empty but multi_modal_uuids{name} is missing.",
-                "multi_modal_uuids",
-            )
         self.parts.append(part)
         return rules.placeholder(part.modality, len(same))
 

@@ -174,7 +174,6 @@ class RenderStage:
     ) -> tuple[list[int], list[Item], list[MediaItem]]:
         """Process the media and put their tokens where their placeholders are."""
         assert self._media is not None  # without it, parts are refused while they are read
-        spans = self._media.locate(prompt_ids, parts)
         loaded = await self._media.load(
             parts,
             mm_processor_kwargs=mm_processor_kwargs,
@@ -184,6 +183,7 @@ class RenderStage:
             # In a heal the cache has just proved to be of no use.
             skip_encoded=job.envelope.kind not in _BARE and not job.envelope.heals,
         )
+        spans = self._media.locate(prompt_ids, parts)
         ids, ranges = self._media.settle(*expand(prompt_ids, spans, loaded))
         items = [
             Item(
