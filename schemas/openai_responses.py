@@ -117,7 +117,7 @@ class ResponsesRequest(Body):
     ]
     """Items as they came: messages, function calls and their outputs, reasoning.
 
-    An object counts as the list of its keys, so that an empty one is no input rather than a bad one.
+    An object counts as the list of its keys: an empty one is an empty input.
     """
     instructions: str | None = None
     max_output_tokens: int | None = None
