@@ -82,6 +82,7 @@ def test_excuses_are_for_literals_and_for_5xx_that_are_the_callers_fault() -> No
 
     assert excuses.reason(plain, refused(), refused(500)) is not None
     assert excuses.reason(literal, rendered(), rendered(token_ids=[])) is not None
+    assert excuses.reason(literal, refused(), rendered()) is None
     assert excuses.reason(plain, rendered(), rendered(token_ids=[])) is None
     assert excuses.reason(plain, refused(500), refused()) is None
     assert excuses.reason(plain, rendered(), refused(500)) is None

@@ -19,9 +19,10 @@ def reason(request: Request, ours: Answer, peer: Answer) -> str | None:
     return next((e.reason for e in EXCUSES if e.holds(request, ours, peer)), None)
 
 
-def _literal(request: Request, _ours: Answer, _peer: Answer) -> bool:
+def _literal(request: Request, ours: Answer, peer: Answer) -> bool:
     body = json.dumps(request.body, ensure_ascii=False)
-    return any(literal in body for literal in LITERALS)
+    is_worse = ours.status != 200 and peer.status == 200
+    return any(literal in body for literal in LITERALS) and not is_worse
 
 
 def _caller_at_fault(_request: Request, ours: Answer, peer: Answer) -> bool:
