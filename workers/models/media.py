@@ -95,7 +95,7 @@ class MediaPipeline:
         for modality, positions in left.items():
             if positions:
                 raise bad_request(
-                    f"the chat template wrote {len(positions)} more {modality} placeholder(s)"
+                    f"the prompt holds {len(positions)} more {modality} placeholder(s)"
                     f" than there are {modality}s",
                     "messages",
                 )
