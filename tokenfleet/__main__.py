@@ -1,6 +1,7 @@
 """Entry of the `tokenfleet` command: readable start-up errors, exit code 2."""
 
 import sys
+from typing import NoReturn
 
 import typer
 
@@ -9,6 +10,11 @@ from tokenfleet.cli import ALL_GROUPS, app
 from tokenfleet.options import environment, expand_lists, flag, is_list, unknown_variables
 
 EXIT_SETTINGS = 2
+# What an installation without the extra of a role lacks.
+_EXTRA_OF = {
+    "PIL": "render", "av": "render", "aiohttp": "render", "numpy": "render", "torch": "engine",
+    "transformers": "engine", "safetensors": "engine", "fastapi": "ingress", "uvicorn": "ingress",
+}  # fmt: skip
 
 
 def main() -> None:
@@ -16,8 +22,17 @@ def main() -> None:
         _refuse_unknown_variables()
         app(expand_lists(sys.argv[1:], _list_flags()))
     except SettingsError as error:
-        typer.echo(f"tokenfleet: {error}", err=True)
-        sys.exit(EXIT_SETTINGS)
+        _refuse(str(error))
+    except ModuleNotFoundError as error:
+        extra = _EXTRA_OF.get((error.name or "").split(".")[0])
+        if extra is None:
+            raise
+        _refuse(f"{error.name} is not installed: pip install 'tokenfleet[{extra}]'")
+
+
+def _refuse(reason: str) -> NoReturn:
+    typer.echo(f"tokenfleet: {reason}", err=True)
+    sys.exit(EXIT_SETTINGS)
 
 
 def _refuse_unknown_variables() -> None:

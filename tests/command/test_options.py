@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from runtime.errors import SettingsError
 from runtime.settings import FleetSettings, IngressSettings, ModelSettings, RenderSettings
-from tokenfleet.__main__ import _list_flags
+from tokenfleet.__main__ import _list_flags, main
 from tokenfleet.cli import ALL_GROUPS
 from tokenfleet.options import Values, expand_lists, flag, unknown_variables, variable, with_options
 
@@ -96,3 +96,19 @@ def test_no_two_settings_share_a_flag():
     names = [name for group in ALL_GROUPS for name in group.model_fields]
 
     assert len(set(map(flag, names))) == len(set(map(variable, names))) == len(names)
+
+
+def test_a_missing_extra_is_named(monkeypatch, capsys):
+    def app(arguments: list[str]) -> None:
+        raise ModuleNotFoundError("No module named 'PIL'", name="PIL")
+
+    monkeypatch.setattr("tokenfleet.__main__.app", app)
+
+    with pytest.raises(SystemExit) as caught:
+        main()
+
+    assert caught.value.code == 2
+    assert (
+        capsys.readouterr().err
+        == "tokenfleet: PIL is not installed: pip install 'tokenfleet[render]'\n"
+    )
