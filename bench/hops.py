@@ -37,7 +37,7 @@ from schemas.routes import TEXT, Kind, Stop
 from tokenfleet.demo_model import demo_model
 from tokenfleet.fleet import Fleet
 from tokenfleet.plan import WHOLE_FLEET, Plan, checked
-from tokenfleet.roles import build_stages
+from tokenfleet.roles import build_other_stages, build_render
 from tokenfleet.run import run_loop
 from tokenfleet.shared import Shared, open_shared
 from tokenfleet.tap import Tap
@@ -77,7 +77,8 @@ def plan_of(model: Path, folder: Path, **fleet: object) -> Plan:
 async def in_a_row(plan: Plan) -> AsyncIterator[Ask]:
     """The stages of a text request as plain calls: no bus, no loop, no envelope on any wire."""
     shared = open_shared(plan, {})
-    stages = {stage.stop: stage for stage in build_stages(shared, None)}
+    parts = [build_render(shared).stage, *build_other_stages(shared)]
+    stages = {stage.stop: stage for stage in parts}
     async with AsyncExitStack() as stack:
         for stage in stages.values():
             stack.push_async_callback(stage.close)
