@@ -88,6 +88,15 @@ def test_excuses_are_for_literals_and_for_5xx_that_are_the_callers_fault() -> No
     assert excuses.reason(plain, rendered(), refused(500)) is None
 
 
+def test_a_template_may_refuse_before_anything_is_fetched() -> None:
+    chat = {"messages": [], "continue_final_message": True}
+    continued = Request("/v1/chat/completions/render", chat)
+    plain = Request("/v1/chat/completions/render", {"messages": []})
+
+    assert excuses.reason(continued, refused(), refused(422)) is not None
+    assert excuses.reason(plain, refused(), refused(422)) is None
+
+
 @pytest.mark.parametrize("form", MODES)
 def test_recipes_make_pictures(form: str) -> None:
     for mode in MODES[form]:

@@ -29,6 +29,11 @@ def _caller_at_fault(_request: Request, ours: Answer, peer: Answer) -> bool:
     return peer.status >= 500 and 400 <= ours.status < 500
 
 
+def _template_first(request: Request, ours: Answer, peer: Answer) -> bool:
+    may_refuse = {"continue_final_message", "chat_template_kwargs"} & set(request.body)
+    return peer.status == 422 and ours.status == 400 and bool(may_refuse)
+
+
 def _empty_history(request: Request, ours: Answer, peer: Answer) -> bool:
     crashed = peer.status == 500 and "list index out of range" in str(peer.body)
     return crashed and ours.status == 200 and request.path == "/v1/responses/render"
@@ -37,5 +42,6 @@ def _empty_history(request: Request, ours: Answer, peer: Answer) -> bool:
 EXCUSES = (
     Excuse("a placeholder literal typed by a user is plain text", _literal),
     Excuse("a caller's fault answers 4xx where vLLM answers 5xx", _caller_at_fault),
+    Excuse("nothing is fetched for messages that the template refuses", _template_first),
     Excuse("an assistant message without parts is empty; vLLM fails inside", _empty_history),
 )
