@@ -40,7 +40,7 @@ def _parse() -> argparse.Namespace:
     add("--seeing-steps", type=int, default=1500, help="steps before the searching questions")
     add("--rate", type=float, default=3e-3, help="highest learning rate of AdamW")
     add("--matrix-rate", type=float, default=5e-3, help="highest learning rate of Muon")
-    add("--threads", type=int, default=2, help="1 is faster when other programs keep a core busy")
+    add("--threads", type=int, default=1, help="2 is faster only where nothing else runs")
     add("--seed", type=int, default=0)
     add("--evaluate", type=int, default=500, help="questions of each kind at the end")
     add("--save-every", type=int, default=500, help="steps between saved weights")
