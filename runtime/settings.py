@@ -124,7 +124,7 @@ class EngineSettings(Group):
     )
     seed: int = 0
     engine_threads: int | None = Field(
-        None, ge=1, description="torch threads; default: torch's own choice"
+        None, ge=1, description="torch threads; default: half of the cores"
     )
 
 

@@ -6,6 +6,7 @@ requests.
 
 import inspect
 import logging
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,9 +121,13 @@ def _drop_unused(module: Any, *, needs_vision: bool, needs_language: bool) -> No
 
 
 def use_threads(count: int | None) -> None:
-    """torch's threads within an operation, for the whole process."""
-    if count is not None:
-        torch.set_num_threads(count)
+    """torch's threads within an operation, for the whole process; None: half of its cores.
+
+    torch's own choice, all of them, waits at every operation for a thread that has lost its core to
+    somebody else: an order of magnitude on a machine that does anything besides.
+    """
+    cores = len(os.sched_getaffinity(0))
+    torch.set_num_threads(count or max(cores // 2, 1))
 
 
 def cache_argument(module: Any) -> str:
