@@ -43,8 +43,8 @@ bench: setup ## Measure what a hop and a request cost
 kafka: setup ## Run a one-node Kafka broker on 127.0.0.1:9092 without Docker (Java 17, Maven)
 	$(BIN)/python -m runtime.kafka_local
 
-demo-model: setup ## Train models/shapes-vl anew (about an hour on two cores)
-	$(BIN)/python tools/train_shapes_vl.py --out models/shapes-vl
+demo-model: setup ## Train models/shapes-vl anew (under an hour on two free cores)
+	$(BIN)/python tools/train_shapes_vl.py --out models/shapes-vl --threads 2
 
 demo-model-eval: setup ## Ask the demo model 500 fresh questions of each kind
 	$(BIN)/python tools/eval_shapes_vl.py
