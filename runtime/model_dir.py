@@ -50,10 +50,6 @@ class ModelDirectory:
     def model_type(self) -> str:
         return str(self.config.get("model_type", ""))
 
-    @property
-    def text_config(self) -> Mapping[str, Any]:
-        return _text_config(self.config)
-
 
 def read_model(settings: ModelSettings) -> ModelDirectory:
     """Raise SettingsError where the directory is missing, broken or contradicts the settings."""

@@ -70,7 +70,6 @@ class ModelSettings(Group):
         "auto", description="auto, vllm or a folder with generation_config.json"
     )
     override_generation_config: dict[str, Any] = Field(default_factory=dict)
-    enable_prompt_embeds: bool = False
     enable_mm_embeds: bool = False
     limit_mm_per_prompt: dict[str, int] = Field(default_factory=dict)
     tool_call_parser: str | None = None
@@ -120,9 +119,9 @@ class EngineSettings(Group):
         "seed", description="Shape of ec_transfer_params returned"
     )
     stop_scope: Literal["content", "all"] = Field(
-        "content", description="What stop strings apply to in chat"
+        "content",
+        description="What stop strings apply to in chat; differs only where output is parsed",
     )
-    seed: int = 0
     engine_threads: int | None = Field(
         None, ge=1, description="torch threads; default: half of the cores"
     )

@@ -133,13 +133,6 @@ class SamplingParams(Body):
     def stop_strings(self) -> list[str]:
         return list(self.stop or ())
 
-    @property
-    def num_logprobs(self) -> int | None:
-        """Candidates to return per output token; None: no logprobs were asked for."""
-        if self.logprobs is not None:
-            return self.logprobs
-        return len(self.logprob_token_ids) if self.logprob_token_ids else None
-
     def gave(self, name: str) -> bool:
         """Whether the caller set this key, possibly to null or the default."""
         return name in self.model_fields_set

@@ -1,6 +1,6 @@
 """What one process runs: its roles and their settings, checked before anything is opened. Pure."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 from urllib.parse import urlsplit
@@ -71,8 +71,3 @@ def checked(plan: Plan) -> Plan:
             " --ec directory:///path"
         )
     return plan
-
-
-def with_ec(plan: Plan, url: str) -> Plan:
-    """The plan with its encoder cache decided."""
-    return replace(plan, engine=plan.engine.model_copy(update={"ec": url}))
