@@ -74,8 +74,11 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 async def refusal(*parts: MediaPart, pipeline: Any = None, **options: Any) -> ApiError:
+    used = pipeline or make_pipeline()
     with pytest.raises(ApiError) as caught:
-        await load(pipeline or make_pipeline(), *parts, **options)
+        await load(used, *parts, **options)
+    if pipeline is None:
+        await used.close()
     return caught.value
 
 
@@ -278,12 +281,6 @@ class TestUuids:
         assert len(item.replacement) == 9
         assert "Cache miss" in (await refusal(image(None, "x"), pipeline=pipeline)).message
 
-    async def test_a_broken_picture_is_told_before_a_missing_one(self) -> None:
-        broken = image("data:image/png;base64,AAAA")
-
-        for parts in ((image(""), broken), (broken, image(""))):
-            assert "Failed to load image" in (await refusal(*parts)).message
-
     async def test_neither_data_nor_uuid_is_refused(self) -> None:
         error = await refusal(image(""))
 
@@ -344,6 +341,44 @@ class TestRefusals:
         error = await refusal(image(data_url(data[: len(data) // 2])))
 
         assert "Failed to load image" in error.message
+
+
+class TestOrderOfRefusals:
+    """As in vLLM, where several things are wrong: what cannot be read in the order of the parts,
+    then what was not sent, then what the processor does not take."""
+
+    NO_PICTURE = image("data:image/png;base64,AAAA")
+    CUT = image(data_url(encoded(noise(300, 300), "JPEG")[:5000]))
+    NOWHERE = image("https:///a")
+    MISSING = image("")
+    TOO_LONG = image(data_url(png(804, 4)))
+
+    @pytest.mark.parametrize("broken", [NO_PICTURE, CUT])
+    async def test_a_broken_picture_is_told_before_a_missing_one(self, broken: MediaPart) -> None:
+        for parts in ((self.MISSING, broken), (broken, self.MISSING)):
+            assert "Failed to load image" in (await refusal(*parts)).message
+
+    async def test_what_cannot_be_fetched_is_told_before_a_missing_one(self) -> None:
+        for parts in ((self.MISSING, self.NOWHERE), (self.NOWHERE, self.MISSING)):
+            assert (await refusal(*parts)).status == 422
+
+    @pytest.mark.parametrize("broken", [NO_PICTURE, CUT])
+    async def test_what_cannot_be_read_is_told_by_its_place(self, broken: MediaPart) -> None:
+        assert (await refusal(broken, self.NOWHERE)).status == 400
+        assert (await refusal(self.NOWHERE, broken)).status == 422
+
+    @pytest.mark.parametrize("other", [MISSING, NOWHERE, NO_PICTURE])
+    async def test_an_extreme_ratio_is_told_last(self, other: MediaPart) -> None:
+        for parts in ((other, self.TOO_LONG), (self.TOO_LONG, other)):
+            assert "aspect ratio" not in (await refusal(*parts)).message
+
+    async def test_a_uuid_excuses_an_extreme_ratio_where_it_is_known(self) -> None:
+        pipeline = make_pipeline()
+        await load(pipeline, image(RED, "x"))
+
+        (item,) = await load(pipeline, image(self.TOO_LONG.source, "x"))
+
+        assert len(item.replacement) == 4
 
 
 class TestOptions:

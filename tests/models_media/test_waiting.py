@@ -6,7 +6,7 @@ import pytest
 
 from workers.models.memo import Memo
 from workers.models.stored import StoredItem, namespace, object_name
-from workers.models.waiting import SingleFlight, in_order
+from workers.models.waiting import SingleFlight, in_order, until_failure
 from workers.render.media import Replacement
 
 
@@ -36,8 +36,25 @@ async def test_the_first_failure_in_order_is_raised_and_the_rest_stopped() -> No
         return 0
 
     with pytest.raises(ValueError, match="a"):
-        await in_order([endless(), _failure(ValueError("a")), _failure(KeyError("b"))])
+        await in_order([_failure(ValueError("a")), _failure(KeyError("b")), endless()])
     assert stopped.is_set()
+
+
+async def test_the_first_failure_in_order_may_come_last() -> None:
+    late = asyncio.Event()
+
+    async def slow() -> int:
+        await late.wait()
+        raise ValueError("slow")
+
+    async def fast() -> int:
+        late.set()
+        raise KeyError("fast")
+
+    results, failure = await until_failure([_value(1), slow(), fast()])
+
+    assert results == [1]
+    assert isinstance(failure, ValueError)
 
 
 async def test_a_failed_flight_is_flown_again() -> None:

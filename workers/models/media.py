@@ -5,6 +5,7 @@ decoded, and concurrent requests with the same picture share one pass. Knows no 
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +26,7 @@ from workers.models.request import Kwargs, MediaRequest, Place, check_request_kw
 from workers.models.stored import StoredItem
 from workers.models.subjects import Subject
 from workers.models.threads import start_threads, warm
-from workers.models.waiting import SingleFlight, in_order
+from workers.models.waiting import SingleFlight, in_order, until_failure
 from workers.render.media import MediaItem, MediaPart, Span
 
 T = TypeVar("T")
@@ -133,7 +134,7 @@ class MediaPipeline:
         found = await self._subjects(parts, request)
         # Of equal ones the first in prompt order decides: a uuid may come with two pictures. One
         # without data overrules them: what it names must be known from an earlier request.
-        named_only = [subject for subject in found if subject.make is None]
+        named_only = [subject for subject in found if not subject.is_sent]
         decisive = [*reversed(found), *reversed(named_only)]
         distinct = {(s.modality, s.mm_hash): s for s in decisive}
         made = await in_order([self._item(subject, request) for subject in distinct.values()])
@@ -156,22 +157,23 @@ class MediaPipeline:
                     f"You must set `--enable-mm-embeds` to input `{part.param}`", part.param
                 )
 
-    async def _subjects(
-        self, parts: Sequence[MediaPart], request: MediaRequest
-    ) -> list[Subject]:
-        """In the order of the parts; faults of what was sent are told before what was not sent."""
-        sent = [number for number, part in enumerate(parts) if part.source not in (None, "")]
-        found = await in_order([self._subject(number, parts, request) for number in sent])
-        by_number = dict(zip(sent, found, strict=True))
+    async def _subjects(self, parts: Sequence[MediaPart], request: MediaRequest) -> list[Subject]:
+        """In the order of the parts. The first one that cannot be read is told, then what was not
+        sent; what the family refuses is told last of all, by whoever makes the items."""
+        places = _places(parts)
+        sent = [place for place in places if _is_sent(place)]
+        read, fault = await until_failure([self._subject(place, request) for place in sent])
+        fault = fault or next(filter(None, map(_nameless, places)), None)
+        if fault is not None:
+            await in_order([self._in_thread(s.load) for s in read if s.load is not None])
+            raise fault
+        by_place = iter(read)
         return [
-            by_number.get(number) or _named_only(_place(number, parts), request)
-            for number in range(len(parts))
+            next(by_place) if _is_sent(place) else subjects.of_uuid(place, request)
+            for place in places
         ]
 
-    async def _subject(
-        self, number: int, parts: Sequence[MediaPart], request: MediaRequest
-    ) -> Subject:
-        place = _place(number, parts)
+    async def _subject(self, place: Place, request: MediaRequest) -> Subject:
         try:
             return await self._identified(place, request)
         except ApiError as error:
@@ -195,7 +197,7 @@ class MediaPipeline:
             if known is not None:
                 return _item_of(subject, known, encoded=True)
         known = await self._find(subject, request, with_tensors=request.want_tensors)
-        if known is None and subject.make is None:
+        if known is None and not subject.is_sent:
             raise bad_request(
                 f"Cache miss for {subject.modality} at index {subject.index}"
                 " but data is not provided."
@@ -285,20 +287,28 @@ def _take(left: Mapping[str, list[int]], modality: str) -> int:
     )
 
 
-def _place(number: int, parts: Sequence[MediaPart]) -> Place:
-    part = parts[number]
-    peers = [i for i, other in enumerate(parts) if other.modality == part.modality]
-    return Place(part, peers.index(number), len(peers))
+def _places(parts: Sequence[MediaPart]) -> list[Place]:
+    totals, seen = Counter(part.modality for part in parts), Counter[str]()
+    places = []
+    for part in parts:
+        places.append(Place(part, seen[part.modality], totals[part.modality]))
+        seen[part.modality] += 1
+    return places
 
 
-def _named_only(place: Place, request: MediaRequest) -> Subject:
-    if place.part.uuid is None:
-        where = f"[{place.modality!r}][{place.index}]"
-        raise bad_request(
-            f"multi_modal_data{where} is empty but multi_modal_uuids{where} is missing.",
-            "multi_modal_uuids",
-        )
-    return subjects.of_uuid(place, request)
+def _is_sent(place: Place) -> bool:
+    return place.part.source not in (None, "")
+
+
+def _nameless(place: Place) -> ApiError | None:
+    """The refusal of a medium of which nothing at all was sent."""
+    if _is_sent(place) or place.part.uuid is not None:
+        return None
+    where = f"[{place.modality!r}][{place.index}]"
+    return bad_request(
+        f"multi_modal_data{where} is empty but multi_modal_uuids{where} is missing.",
+        "multi_modal_uuids",
+    )
 
 
 def _item_of(

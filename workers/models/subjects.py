@@ -6,7 +6,7 @@ Runs in worker threads. Knows no store and no network.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from blake3 import blake3
 
@@ -18,7 +18,7 @@ from workers.models.families import options as opt
 from workers.models.families.adapter import Plan, VideoFacts
 from workers.models.fetch import decode_base64, split_data_url
 from workers.models.limits import Budget
-from workers.models.request import MediaRequest, Place
+from workers.models.request import Kwargs, MediaRequest, Place
 from workers.models.stored import StoredItem
 
 if TYPE_CHECKING:
@@ -31,8 +31,12 @@ class Subject:
 
     modality: str
     mm_hash: str
-    plan: Plan | None
-    """None: only a uuid was given."""
+    plan: Plan | None = None
+    """None: only a uuid was given, or the family takes no such medium."""
+    refusal: ApiError | None = None
+    """Why the family takes no such medium; matters only where its item has to be made."""
+    load: Callable[[], object] | None = None
+    """Decodes, and no more. Raises ApiError for what is broken behind a sound header."""
     make: Callable[[], bytes] | None = None
     """Decodes, processes and encodes the full item; slow, for a worker thread."""
     index: int = 0
@@ -40,8 +44,15 @@ class Subject:
     is_named: bool = False
     """The caller chose the identity (a uuid): what is stored under it wins over what was sent."""
 
+    @property
+    def is_sent(self) -> bool:
+        """Whether there is more of it than a uuid."""
+        return self.make is not None or self.refusal is not None
+
     def planned(self) -> StoredItem | None:
-        """The item as far as it is known without its tensors."""
+        """The item as far as it is known without its tensors. Raise ApiError as `refusal`."""
+        if self.refusal is not None:
+            raise self.refusal
         if self.plan is None:
             return None
         fields = dict(self.plan.metadata)
@@ -50,7 +61,7 @@ class Subject:
 
 
 def of_uuid(place: Place, request: MediaRequest) -> Subject:
-    return _subject(place, request.item_id(place, None), None, None)
+    return _subject(place, request.item_id(place, None))
 
 
 def of_data_url(place: Place, request: MediaRequest) -> Subject:
@@ -76,17 +87,25 @@ def of_image(data: bytes, place: Place, request: MediaRequest) -> Subject:
         picture = images.decode(data, options, request.limits)
         header = picture.header
     processing, _ = request.options_of(place)
-    plan = request.family.plan_image(header.width, header.height, processing)
     file = hashing.ImageFile(data, options.io_config if header.is_converted else None)
+    name = request.item_id(place, file)
 
-    def make() -> bytes:
+    def load() -> images.Picture:
         decoded = picture or images.decode(data, options, request.limits)
         if decoded.header != header:  # what is broken may load otherwise than it announces
             raise bad_request("Failed to load image: its pixels do not fit its header")
-        image = images.as_rgb(decoded.image)
+        return decoded
+
+    try:
+        plan = request.family.plan_image(header.width, header.height, processing)
+    except ApiError as error:
+        return _subject(place, name, load=load, refusal=placed(error, place))
+
+    def make() -> bytes:
+        image = images.as_rgb(load().image)
         return _encoded(request.family.process_image(image, plan, processing), plan)
 
-    return _subject(place, request.item_id(place, file), plan, make)
+    return _subject(place, name, plan=plan, load=load, make=make)
 
 
 # --- videos
@@ -140,13 +159,11 @@ def _video_subject(
 ) -> Subject:
     processing, _ = request.options_of(place)
     name = request.item_id(place, (file, facts.metadata))
-    kept = request.family.select_frames(facts.metadata, processing)
-    if kept is not None:
-        if max(kept) >= facts.num_frames:
-            raise bad_request("do_sample_frames needs all frames of the video")
-        metadata = {**facts.metadata, "frames_indices": kept}
-        facts = replace(facts, num_frames=len(kept), metadata=metadata)
-    plan = request.family.plan_video(facts, processing)
+    try:
+        facts, kept = _selected(facts, processing, request)
+        plan = request.family.plan_video(facts, processing)
+    except ApiError as error:
+        return _subject(place, name, load=load, refusal=placed(error, place))
 
     def make() -> bytes:
         video = load()
@@ -154,7 +171,20 @@ def _video_subject(
             video = replace(video, frames=video.frames[kept])
         return _encoded(request.family.process_video(video, plan, processing), plan)
 
-    return _subject(place, name, plan, make)
+    return _subject(place, name, plan=plan, load=load, make=make)
+
+
+def _selected(
+    facts: VideoFacts, processing: Kwargs, request: MediaRequest
+) -> tuple[VideoFacts, list[int] | None]:
+    """What the processor takes of the loaded frames, and their numbers; None: all."""
+    kept = request.family.select_frames(facts.metadata, processing)
+    if kept is None:
+        return facts, None
+    if max(kept) >= facts.num_frames:
+        raise bad_request("do_sample_frames needs all frames of the video")
+    metadata = {**facts.metadata, "frames_indices": kept}
+    return replace(facts, num_frames=len(kept), metadata=metadata), kept
 
 
 def _sampler(request: MediaRequest) -> "Callable[[Source], list[int]]":
@@ -203,14 +233,12 @@ def of_embeds(place: Place, request: MediaRequest) -> Subject:
     def make() -> bytes:
         return _encoded({main: request.family.embeds_field(fields[main])}, plan)
 
-    return _subject(place, request.item_id(place, fields), plan, make)
+    return _subject(place, request.item_id(place, fields), plan=plan, make=make)
 
 
-def _subject(
-    place: Place, mm_hash: str, plan: Plan | None, make: Callable[[], bytes] | None
-) -> Subject:
+def _subject(place: Place, mm_hash: str, **known: Any) -> Subject:
     is_named = place.part.uuid is not None
-    return Subject(place.modality, mm_hash, plan, make, index=place.index, is_named=is_named)
+    return Subject(place.modality, mm_hash, index=place.index, is_named=is_named, **known)
 
 
 def _encoded(fields: Mapping[str, Field], plan: Plan) -> bytes:

@@ -9,22 +9,31 @@ T = TypeVar("T")
 
 async def in_order(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """Run all; results in order. The first failure in order is raised once all have stopped."""
-    if not calls:
-        return []
-    if len(calls) == 1:
-        return [await calls[0]]
-    tasks = [asyncio.ensure_future(call) for call in calls]
+    results, failure = await until_failure(calls)
+    if failure is not None:
+        raise failure
+    return results
+
+
+async def until_failure(
+    calls: Sequence[Coroutine[Any, Any, T]],
+) -> tuple[list[T], Exception | None]:
+    """Run all; the results before the first failure in order, and that failure.
+
+    Which one is first does not depend on which one takes longer. Those after it are stopped.
+    """
+    results: list[T] = []
+    tasks = [asyncio.ensure_future(call) for call in calls[1:]]
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for call in [*calls[:1], *tasks]:  # the first one needs no task: it is waited for at once
+            results.append(await call)
+    except Exception as failure:
+        return results, failure
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    failures = [t.exception() for t in tasks if not t.cancelled() and t.exception()]
-    for failure in failures:
-        assert failure is not None
-        raise failure
-    return [task.result() for task in tasks]
+    return results, None
 
 
 class SingleFlight(Generic[T]):
