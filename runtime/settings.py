@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from schemas.fields import ReasoningEffort
+
 
 class Group(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -85,6 +87,10 @@ class RenderSettings(Group):
     chat_template_content_format: Literal["auto", "string", "openai"] = "auto"
     trust_request_chat_template: bool = False
     default_chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    reasoning_effort_map: dict[ReasoningEffort, str] = Field(
+        default_factory=dict,
+        description="What the template gets for a request's reasoning_effort, where not the same",
+    )
     exclude_tools_when_tool_choice_none: bool = False
     tool_strict_level: Literal["auto", "function", "parameter"] | None = None
     interleave_mm_strings: bool = False
@@ -100,7 +106,11 @@ class RenderSettings(Group):
     )
     allowed_media_domains: tuple[str, ...] = ()
     allowed_local_media_path: str | None = None
-    anthropic_disabled_thinking_effort: str | None = None
+    anthropic_disabled_thinking_effort: Literal[
+        "auto", "none", "low", "medium", "high", "xhigh", "max"
+    ] = Field(
+        "auto", description="reasoning_effort for thinking: disabled; auto: asks the template"
+    )
     render_threads: int | None = Field(
         None, ge=1, description="Default: the cores this process may use"
     )

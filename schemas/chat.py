@@ -17,6 +17,7 @@ from schemas.fields import (
     ExtraArgs,
     Int64,
     MMPayload,
+    ReasoningEffort,
     RepetitionDetection,
     Stop,
     StreamOptions,
@@ -60,9 +61,7 @@ class ChatCompletionRequest(Body):
     tools: list[Tool] | None = None
     tool_choice: ToolChoice = "none"
     """`auto` where tools are given and this is absent."""
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
-        None
-    )
+    reasoning_effort: ReasoningEffort | None = None
     thinking_token_budget: ThinkingBudget = None
     include_reasoning: bool = True
     parallel_tool_calls: bool | None = True

@@ -26,6 +26,7 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 Int64: TypeAlias = Annotated[int, Field(ge=INT64_MIN, le=INT64_MAX)]
 TokenId: TypeAlias = Annotated[int, Field(ge=0)]
+ReasoningEffort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 TokenIds: TypeAlias = Annotated[list[int], Field(fail_fast=True)]
 """Long lists stop at their first bad entry."""
 MMPayload: TypeAlias = Literal["tensors", "none"]

@@ -7,7 +7,16 @@ from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, model_
 
 from schemas.body_checks import check_cache_salt, with_mm_payload
 from schemas.errors import ApiError
-from schemas.fields import Body, CacheSalt, ExtraArgs, Int64, MMPayload, Stop, TopLogprobs
+from schemas.fields import (
+    Body,
+    CacheSalt,
+    ExtraArgs,
+    Int64,
+    MMPayload,
+    ReasoningEffort,
+    Stop,
+    TopLogprobs,
+)
 from schemas.refusals import bad_request
 from schemas.response_items import check_item
 from schemas.sampling import StructuredOutputs
@@ -18,7 +27,7 @@ def response_id() -> str:
 
 
 class Reasoning(Body):
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    effort: ReasoningEffort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 

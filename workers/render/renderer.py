@@ -125,7 +125,7 @@ class Renderer:
         return chat_request(
             request,
             system_first=self._probes.system_first,
-            disabled_effort=effort or self._probes.disabled_effort,
+            disabled_effort=self._probes.disabled_effort if effort == "auto" else effort,
         )
 
     def tokenize_input(self, request: TokenizeChatRequest) -> ChatInput:

@@ -11,6 +11,7 @@ from typing import Any
 from runtime.errors import SettingsError
 from runtime.settings import RenderSettings
 from schemas.errors import ApiError
+from schemas.fields import ReasoningEffort
 from schemas.refusals import bad_request
 from workers.render.chat import Message, without_developer_role
 from workers.text.content_format import ContentFormat
@@ -58,11 +59,16 @@ class Templates:
         self, own: Mapping[str, Any] | None, fields: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Defaults, over them the request's kwargs, over them what its fields say."""
-        merged = dict(own or {}) | _set_values(fields)
-        effort = fields.get("reasoning_effort")
-        if effort is not None and "enable_thinking" not in (own or {}):
+        own = own or {}
+        effort = self._effort(fields.get("reasoning_effort"))
+        merged = {**own, **_set_values({**fields, "reasoning_effort": effort})}
+        if effort is not None and "enable_thinking" not in own:
             merged["enable_thinking"] = effort != "none"
         return self._defaults | _set_values(merged)
+
+    def _effort(self, asked: ReasoningEffort | None) -> str | None:
+        """What this model's template calls it. An effort among the kwargs is the template's own."""
+        return None if asked is None else self._settings.reasoning_effort_map.get(asked, asked)
 
     def check_trust(self, template: str | None, kwargs: Mapping[str, Any] | None) -> None:
         """Refuse a template that came with the request, unless clients are trusted."""
