@@ -62,8 +62,7 @@ def steps_of(folder: Path, data: bytes, rounds: int) -> dict[str, float]:
     image = images.decode(data, options, limits).image
     processing = family.options("image", {})
     plan = family.plan_image(image.width, image.height, processing)
-    tensor, is_resized = pixels.of_image(image), plan.shape != (image.height, image.width)
-    high, wide = plan.shape
+    is_resized = plan.shape != (image.height, image.width)
     fields = {**family.process_image(image, plan, processing), **plan.metadata}
     item = items.encode(fields)
     calls: dict[str, Callable[[], Any]] = {
@@ -71,8 +70,8 @@ def steps_of(folder: Path, data: bytes, rounds: int) -> dict[str, float]:
         "header": lambda: images.read_header(data, options, limits),
         "hash": lambda: hashing.item_id("image", hashing.ImageFile(data), model="m"),
         "decode": lambda: images.decode(data, options, limits),
-        "to tensor": lambda: pixels.of_image(image) if is_resized else pixels.of_planes(image),
-        "resize": lambda: pixels.resize(tensor, high, wide),
+        "to tensor": lambda: None if is_resized else pixels.of_planes(image),
+        "resize": lambda: pixels.resized_planes(image, *plan.shape) if is_resized else None,
         "patches": lambda: items.encode(fields),
         "item": lambda: items.encode(plan.metadata),
         "digest": lambda: blake3(item).hexdigest(),

@@ -1,5 +1,7 @@
 """Arithmetic on pixels against plain restatements of it."""
 
+import gc
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from schemas.errors import ApiError
 from tests.models_media.pictures import noise
 from workers.models import pixels
+from workers.models.picture_memory import memory_of
 
 
 @settings(deadline=None)
@@ -64,6 +67,28 @@ def test_resizing_does_not_depend_on_how_pixels_lie_in_memory() -> None:
     a = pixels.resize(tensor, 32, 64)
     b = pixels.resize(tensor.contiguous(), 32, 64)
     assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("size", [(50, 40), (64, 32), (2100, 2050)])
+@pytest.mark.parametrize("resample", [2, 3])
+def test_resizing_by_planes_gives_the_same_pixels(size: tuple[int, int], resample: int) -> None:
+    image = noise(*size)  # the largest is kept in several pieces by Pillow
+
+    planes = pixels.resized_planes(image, 32, 64, resample)
+
+    assert torch.equal(planes, pixels.resize(pixels.of_image(image), 32, 64, resample))
+    assert planes.is_contiguous()
+
+
+def test_pixels_outlive_the_picture_that_they_were_read_from() -> None:
+    image = noise(64, 64)
+    expected = image.getchannel(1).tobytes()
+
+    memory = memory_of(image.getchannel(1))
+    del image
+    gc.collect()
+
+    assert bytes(memory) == expected
 
 
 def test_an_unknown_way_of_resizing_is_refused() -> None:

@@ -178,8 +178,11 @@ class Qwen2VL:
     ) -> Mapping[str, Field]:
         from workers.models import pixels
 
-        is_resized = plan.shape != (image.height, image.width)
-        frames = pixels.of_image(image) if is_resized else pixels.of_planes(image)
+        height, width = plan.shape
+        if (height, width) == (image.height, image.width):
+            frames = pixels.of_planes(image)
+        else:
+            frames = pixels.resized_planes(image, height, width, options["resample"])
         return {"pixel_values": self._rows(frames, plan, options)}
 
     # --- videos
