@@ -16,7 +16,8 @@ class BlobStore(Protocol):
     async def put(self, data: bytes, *, digest: str | None = None) -> BlobRef:
         """Store under the content's digest. Repeats are free and refresh the age.
 
-        `digest`: by who has computed it already, with `runtime.storage.digest.digest_of`.
+        `digest`: by who has computed it already, with `runtime.storage.digest.digest_of`. A store
+        that is not shared verifies nothing: there, any digest that stands for the content will do.
         """
 
     async def get(self, ref: BlobRef) -> bytes:

@@ -3,11 +3,14 @@
 import asyncio
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runtime.storage import Embedding
+from runtime.storage.blobs import open_blobs
+from runtime.storage.digest import digest_of
 from runtime.storage.memory_blobs import MemoryBlobs
 from schemas.envelope import BlobRef
 from schemas.errors import ApiError
@@ -146,6 +149,14 @@ class TestSharing:
         assert isinstance(again.kwargs, BlobRef)
         assert await blobs.get(again.kwargs)
         assert len(decoded) == 2
+
+    async def test_tensors_in_a_shared_store_can_be_verified(self, tmp_path: Path) -> None:
+        blobs = open_blobs(tmp_path.as_uri())
+
+        (item,) = await load(make_pipeline(blobs=blobs), image(RED))
+
+        assert isinstance(item.kwargs, BlobRef)
+        assert item.kwargs.digest == digest_of(await blobs.get(item.kwargs))
 
     async def test_a_cancelled_request_leaves_its_neighbour_alone(self) -> None:
         pipeline = make_pipeline()
@@ -395,13 +406,16 @@ class TestOptions:
         assert small.mm_hash != plain.mm_hash
 
     async def test_unknown_options_change_the_hash_only(self) -> None:
-        pipeline = make_pipeline(**self.TRUSTING)
+        blobs = MemoryBlobs()
+        pipeline = make_pipeline(**self.TRUSTING, blobs=blobs)
 
         (plain,) = await load(pipeline, image(RED))
         (odd,) = await load(pipeline, image(RED), mm_processor_kwargs={"surprise": 1})
 
         assert odd.mm_hash != plain.mm_hash
-        assert odd.kwargs == plain.kwargs
+        assert isinstance(odd.kwargs, BlobRef)
+        assert isinstance(plain.kwargs, BlobRef)
+        assert await blobs.get(odd.kwargs) == await blobs.get(plain.kwargs)
 
     @pytest.mark.parametrize(
         "options",

@@ -17,10 +17,12 @@ from schemas.refusals import bad_request
 from workers.models.limits import MediaLimits
 
 # Formats that Pillow decodes by itself; the others start programs or need handlers (EPS, WMF …).
+# They are tried in this order: as Pillow, what people send comes first.
 FORMATS = (
-    "AVIF", "BLP", "BMP", "CUR", "DCX", "DDS", "DIB", "FITS", "FLI", "FTEX", "GBR", "GIF", "ICNS",
-    "ICO", "IM", "IMT", "IPTC", "JPEG", "JPEG2000", "MCIDAS", "MSP", "PCD", "PCX", "PIXAR", "PNG",
-    "PPM", "PSD", "QOI", "SGI", "SPIDER", "SUN", "TGA", "TIFF", "WEBP", "XBM", "XPM", "XVTHUMB",
+    "BMP", "GIF", "JPEG", "PPM", "PNG", "WEBP",
+    "AVIF", "BLP", "CUR", "DCX", "DDS", "DIB", "FITS", "FLI", "FTEX", "GBR", "ICNS", "ICO", "IM",
+    "IMT", "IPTC", "JPEG2000", "MCIDAS", "MSP", "PCD", "PCX", "PIXAR", "PSD", "QOI", "SGI",
+    "SPIDER", "SUN", "TGA", "TIFF", "XBM", "XPM", "XVTHUMB",
 )  # fmt: skip
 
 # Formats whose header tells size, mode and orientation of what loading will give.

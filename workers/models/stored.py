@@ -84,6 +84,11 @@ def object_name(namespace_: str, mm_hash: str) -> str:
     return f"tensors/{namespace_}/{key}"
 
 
+def address(namespace_: str, mm_hash: str) -> str:
+    """Stands for an item's tensors where their own digest is not asked for."""
+    return blake3(object_name(namespace_, mm_hash).encode()).hexdigest()
+
+
 async def find(
     blobs: BlobStore, namespace_: str, mm_hash: str, *, modality: str, with_tensors: bool = True
 ) -> StoredItem | None:

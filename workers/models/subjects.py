@@ -24,6 +24,10 @@ from workers.models.stored import StoredItem
 if TYPE_CHECKING:
     from workers.models.video import Source, Video
 
+_SMALL_CHARS = 256 * 1024
+_MAX_DATA_HEAD = 128
+_JPEG_IN_BASE64 = "/9j/"
+
 
 @dataclass(frozen=True, slots=True)
 class Subject:
@@ -62,6 +66,15 @@ class Subject:
 
 def of_uuid(place: Place, request: MediaRequest) -> Subject:
     return _subject(place, request.item_id(place, None))
+
+
+def is_small_jpeg(place: Place) -> bool:
+    """Whether `of_data_url` takes less time than a thread: its header tells all that is asked."""
+    source = place.part.source
+    if place.modality != "image" or len(source) > _SMALL_CHARS:
+        return False
+    start = source.find(",", 0, _MAX_DATA_HEAD) + 1
+    return start > 0 and source.startswith(_JPEG_IN_BASE64, start)
 
 
 def of_data_url(place: Place, request: MediaRequest) -> Subject:
