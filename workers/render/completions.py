@@ -12,6 +12,7 @@ from workers.render.sampling import structured_outputs
 from workers.text.tools import ToolWishes
 
 _NO_FIM = "suffix is only supported for models with FIM completion rendering"
+_NO_TEXT = "suffix requires text prompt input for FIM completion rendering"
 
 
 def check_completion(request: CompletionRequest) -> None:
@@ -20,7 +21,10 @@ def check_completion(request: CompletionRequest) -> None:
     if reason is not None:
         raise ApiError(reason, param="suffix")
     if request.suffix is not None and request.prompts:
-        raise ApiError(_NO_FIM, param="suffix")
+        is_text = all(isinstance(prompt, str) for prompt in request.prompts)
+        raise ApiError(_NO_FIM if is_text else _NO_TEXT, param="suffix")
+    if request.prompt_embeds is not None:
+        _check_beside_embeds(request)
 
 
 def check_prompts(request: CompletionRequest) -> None:
@@ -43,6 +47,13 @@ def _why_no_suffix(request: CompletionRequest) -> str | None:
     if request.truncate_prompt_tokens is not None:
         return "suffix is not supported with truncate_prompt_tokens"
     return None
+
+
+def _check_beside_embeds(request: CompletionRequest) -> None:
+    if request.echo:
+        raise ApiError("Echo is unsupported with prompt embeds.")
+    if request.prompt_logprobs is not None:
+        raise ApiError("prompt_logprobs is not compatible with prompt embeds.")
 
 
 def completion_tools(request: CompletionRequest) -> ToolWishes:

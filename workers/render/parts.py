@@ -169,9 +169,14 @@ def _reference(key: str, part: Mapping[str, Any], uuid: str | None) -> Reference
 
 
 def _prompt_embeds(key: str, part: Mapping[str, Any], uuid: str | None) -> Part:
-    raise bad_request(
-        "You must set `--enable-prompt-embeds` to input `prompt_embeds`.", "prompt_embeds"
-    )
+    if part.get("data"):
+        reason = "You must set `--enable-prompt-embeds` to input `prompt_embeds`"
+    else:
+        reason = (
+            "prompt_embeds content part requires a non-empty `data` field with base64-encoded"
+            " tensor bytes."
+        )
+    raise bad_request(reason, "prompt_embeds")
 
 
 def _picture_object(key: str, part: Mapping[str, Any], uuid: str | None) -> Part:

@@ -56,7 +56,7 @@ _MAX_COMPLAINT = 1000
 # What a request may change of how its media are treated, and what that costs.
 _MEDIA_KWARGS = {
     "mm_processor_kwargs": "multimodal preprocessing",
-    "media_io_kwargs": "media loading",
+    "media_io_kwargs": "multimodal media loading",
 }
 
 
@@ -174,7 +174,6 @@ class Renderer:
 
     def chat_text(self, given: ChatInput) -> tuple[str, Sequence[MediaPart]]:
         """The prompt as the template writes it, private tokens in their private spelling."""
-        template = self._templates.choose(given.template)
         content_format = self._templates.content_format(given.template)
         conversation = read_conversation(
             given.messages,
@@ -182,6 +181,7 @@ class Renderer:
             self._media_rules,
             parts_of=each_part if given.has_openai_messages else all_parts,
         )
+        template = self._templates.choose(given.template)  # its faults come behind the messages'
         text = self._templates.render(template, conversation.messages, given.template)
         return text, conversation.parts
 

@@ -87,7 +87,12 @@ class Templates:
     def content_format(self, given: TemplateInput) -> ContentFormat:
         """What the messages must look like; a template among the kwargs has no say in it."""
         chosen = self._settings.chat_template_content_format
-        return self._choose(given, None).content_format if chosen == "auto" else chosen
+        if chosen != "auto":
+            return chosen
+        try:
+            return self._choose(given, None).content_format
+        except ApiError:
+            return "string"
 
     def _choose(self, given: TemplateInput, among_kwargs: str | None) -> ChatTemplate:
         named = given.template or self._given or among_kwargs
