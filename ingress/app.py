@@ -66,7 +66,8 @@ def create_app(
     for method, path, endpoint in others:
         app.add_api_route(path, endpoint, methods=[method])
     paths = (path for _, path, _ in (*relayed, *others))
-    metrics = HttpMetrics(registry, paths, lambda: gateway.in_flight)
+    metrics = HttpMetrics(registry, paths)
+    gateway.watch_in_flight(metrics.in_flight)
     _surround(app, settings, metrics)
     return app
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from collections.abc import Callable
 
 from ingress.pending import PendingReplies
 from ingress.replies import ReplyReader, reply_partition
@@ -48,6 +49,10 @@ class Gateway:
     @property
     def in_flight(self) -> int:
         return len(self._pending)
+
+    def watch_in_flight(self, on_change: Callable[[int], None]) -> None:
+        """Tell the number whenever it changes."""
+        self._pending.on_change = on_change
 
     @property
     def is_ready(self) -> bool:

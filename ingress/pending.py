@@ -1,7 +1,7 @@
 """Requests whose outcome has not arrived. Knows neither the bus nor HTTP."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from schemas.envelope import Outcome
@@ -18,6 +18,8 @@ class PendingReplies:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._futures: dict[str, asyncio.Future[Outcome]] = {}
+        self.on_change: Callable[[int], None] = lambda num_waiting: None
+        """Told whenever one begins or ends to wait."""
 
     def __len__(self) -> int:
         return len(self._futures)
@@ -37,10 +39,12 @@ class PendingReplies:
         self.require_place()
         future = asyncio.get_running_loop().create_future()
         self._futures[request_id] = future
+        self.on_change(len(self._futures))
         try:
             yield future
         finally:
             del self._futures[request_id]
+            self.on_change(len(self._futures))
             future.cancel()
 
     def is_waiting(self, request_id: str) -> bool:

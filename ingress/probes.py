@@ -14,6 +14,7 @@ from starlette.responses import Response
 from ingress.answers import JsonResponse
 from ingress.catalogue import model_list
 from ingress.gateway import Gateway
+from ingress.http_metrics import IN_FLIGHT
 from runtime.model_dir import ModelDirectory
 
 Readiness = Callable[[], Awaitable[Mapping[str, str]]]
@@ -46,7 +47,8 @@ def probe_routes(
         return JsonResponse(model_list(model))
 
     async def load() -> Response:
-        return JsonResponse({"server_load": gateway.in_flight})
+        in_flight = await asyncio.to_thread(registry.get_sample_value, IN_FLIGHT)
+        return JsonResponse({"server_load": int(in_flight or 0)})
 
     async def metrics() -> Response:
         text = await asyncio.to_thread(generate_latest, registry)

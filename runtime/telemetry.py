@@ -1,17 +1,45 @@
 """Prometheus metrics of a process: what its roles handled, how long it took, what still waits.
 
-Created once per process by the command and handed to whoever measures; knows no HTTP.
+Created once per process by the command and handed to whoever measures; knows no HTTP. Several
+processes behind one port have one set of figures (`FamilyRegistry`): gauges say how they add up.
 """
 
+from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
+from typing import Literal
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Metric,
+    generate_latest,
+)
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from runtime.bus import TopicPartition
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class FamilyRegistry(CollectorRegistry):
+    """Shows the figures of all processes that keep theirs in one folder.
+
+    They do where prometheus_client found PROMETHEUS_MULTIPROC_DIR when it was first imported.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = str(folder)
+
+    def collect(self) -> Iterable[Metric]:
+        collector = MultiProcessCollector(None, self._folder)  # type: ignore[no-untyped-call]
+        metrics: Iterable[Metric] = collector.collect()  # type: ignore[no-untyped-call]
+        return metrics
 
 
 class Telemetry:
@@ -41,7 +69,9 @@ class Telemetry:
             "tokenfleet_lag_records", "Written and not committed", "role", "topic", "partition"
         )
         self.loop_lag = self._gauge(
-            "tokenfleet_event_loop_lag_seconds", "How late the event loop woke, at worst lately"
+            "tokenfleet_event_loop_lag_seconds",
+            "How late the event loop woke, at worst lately",
+            of_several="livemax",
         )
 
     def role(self, name: str) -> "RoleTelemetry":
@@ -54,8 +84,14 @@ class Telemetry:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
 
-    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(name, text, labels, registry=self.registry)
+    def _gauge(
+        self,
+        name: str,
+        text: str,
+        *labels: str,
+        of_several: Literal["livesum", "livemax"] = "livesum",
+    ) -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry, multiprocess_mode=of_several)
 
     def _histogram(self, name: str, text: str) -> Histogram:
         return Histogram(name, text, ["role"], buckets=_SECONDS, registry=self.registry)
@@ -97,8 +133,12 @@ class RoleTelemetry:
 
     def lost(self, partition: TopicPartition) -> None:
         """Another member reports its lag from now on."""
+        labels = self._labels(partition)
+        if isinstance(self._families.registry, FamilyRegistry):
+            self._families.lag.labels(*labels).set(0)  # cannot be removed there, and adds nothing
+            return
         with suppress(KeyError):
-            self._families.lag.remove(*self._labels(partition))
+            self._families.lag.remove(*labels)
 
     def _labels(self, partition: TopicPartition) -> tuple[str, str, str]:
         return self._role, partition.topic, str(partition.partition)
