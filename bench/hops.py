@@ -35,10 +35,10 @@ from runtime.stage import Job, Stage
 from schemas.envelope import REQUEST, Caller, Envelope, Hop, Outcome, now_ms
 from schemas.routes import TEXT, Kind, Stop
 from tokenfleet.demo_model import demo_model
+from tokenfleet.event_loop import run_loop
 from tokenfleet.fleet import Fleet
 from tokenfleet.plan import WHOLE_FLEET, Plan, checked
 from tokenfleet.roles import build_other_stages, build_render
-from tokenfleet.run import run_loop
 from tokenfleet.shared import Shared, open_shared
 from tokenfleet.tap import Tap
 

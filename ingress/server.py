@@ -21,8 +21,18 @@ BACKLOG = 2048
 class HttpServer:
     """One listening address, from `start` to `close`."""
 
-    def __init__(self, app: Any, *, host: str, port: int, shutdown_timeout_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        app: Any,
+        *,
+        host: str,
+        port: int,
+        shutdown_timeout_s: float = 30.0,
+        shares_port: bool = False,
+    ) -> None:
+        """`shares_port`: other processes listen there, too, and the kernel spreads connections."""
         self._address = host, port
+        self._shares_port = shares_port
         self._server = _Server(
             uvicorn.Config(
                 app,
@@ -41,7 +51,7 @@ class HttpServer:
 
     async def start(self) -> None:
         """Return once connections are accepted. SettingsError where the address cannot be had."""
-        listener = _listen(*self._address)
+        listener = _listen(*self._address, shares_port=self._shares_port)
         self.port = listener.getsockname()[1]
         self._task = asyncio.create_task(self._server.serve([listener]), name="http-server")
         await self._server.listening.wait()
@@ -72,7 +82,23 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def reserve(host: str, port: int) -> socket.socket:
+    """Hold an address for processes that are going to share it. SettingsError where it is taken.
+
+    It is had as one process alone would have it, which refuses whoever listens there or holds it
+    like this already, and only then opened to others. It listens no more: nothing connects to it.
+    """
+    if port == 0:  # named then, because one that the system chose would not be kept below
+        with _listen(host, 0) as chosen:
+            port = chosen.getsockname()[1]
+    holder = _listen(host, port)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    holder.shutdown(socket.SHUT_RDWR)
+    return holder
+
+
+def _listen(host: str, port: int, *, shares_port: bool = False) -> socket.socket:
     """Not left to uvicorn, which ends the whole process where it cannot bind."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(
@@ -85,6 +111,8 @@ def _listen(host: str, port: int) -> socket.socket:
         raise _not_to_be_had(host, port, error) from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shares_port:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)
         listener.listen(BACKLOG)
     except OSError as error:

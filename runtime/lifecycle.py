@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from runtime.errors import SettingsError
@@ -48,17 +48,22 @@ class Service:
 
 
 async def run_services(
-    services: Sequence[Service], *, timeout_s: float, readiness: Readiness | None = None
+    services: Sequence[Service],
+    *,
+    timeout_s: float,
+    readiness: Readiness | None = None,
+    told_to_end: asyncio.Event | None = None,
 ) -> int:
     """Run until a signal, or until a service ends, and return the exit code.
 
-    A SettingsError of a start is raised, after what had started is stopped.
+    A SettingsError of a start is raised, after what had started is stopped. Where `told_to_end` is
+    given, signals are left alone.
     """
     readiness = readiness or Readiness()
     started: list[Service] = []
-    with _signals() as told_to_end:
+    with nullcontext(told_to_end) if told_to_end else _signals() as ending:
         try:
-            code = await _run(services, started, told_to_end)
+            code = await _run(services, started, ending)
         finally:
             readiness.is_draining = True
             is_clean = await _stop_all(started, timeout_s)

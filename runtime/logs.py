@@ -44,12 +44,16 @@ def configure(
     form: Literal["auto", "json", "console"] = "auto",
     *,
     stream: TextIO | None = None,
+    always: Mapping[str, Any] = _NOTHING,
 ) -> None:
-    """Set up the root logger of this process; a second call replaces the first."""
+    """Set up the root logger of this process; a second call replaces the first.
+
+    `always` are fields of every line.
+    """
     output = stream or sys.stderr
     handler = logging.StreamHandler(output)
     is_console = form == "console" or (form == "auto" and output.isatty())
-    handler.setFormatter(ConsoleFormatter() if is_console else JsonFormatter())
+    handler.setFormatter((ConsoleFormatter if is_console else JsonFormatter)(always))
     handler.addFilter(_Repeats())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for name in _QUIET:
@@ -74,7 +78,17 @@ class _Repeats(logging.Filter):
         return True
 
 
-class JsonFormatter(logging.Formatter):
+class _Formatter(logging.Formatter):
+    def __init__(self, always: Mapping[str, Any] = _NOTHING) -> None:
+        super().__init__()
+        self._always = always
+
+    def _fields(self, record: logging.LogRecord) -> dict[str, Any]:
+        own = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        return {**self._always, **_context.get(), **own}
+
+
+class JsonFormatter(_Formatter):
     """One JSON object per line: time, level, logger, event, bound context, fields, trace."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -83,26 +97,21 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),
-            **_fields(record),
+            **self._fields(record),
         }
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
-class ConsoleFormatter(logging.Formatter):
+class ConsoleFormatter(_Formatter):
     """`12:00:01 info  record_handled outcome=done`, for people."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = " ".join(f"{name}={value}" for name, value in _fields(record).items())
+        fields = " ".join(f"{name}={value}" for name, value in self._fields(record).items())
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         line = f"{clock} {record.levelname.lower():7} {record.getMessage()} {fields}".rstrip()
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
-
-
-def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    own = {name: value for name, value in vars(record).items() if name not in _STANDARD}
-    return {**_context.get(), **own}
 
 
 def _timestamp(created: float) -> str:

@@ -12,7 +12,7 @@ from schemas.fields import ReasoningEffort
 
 
 class Group(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
 
 class FleetSettings(Group):
@@ -49,7 +49,8 @@ class FleetSettings(Group):
     store_memory_bytes: int = Field(
         1024 * 1024 * 1024,
         ge=1024 * 1024,
-        description="What a memory:/// store may hold; the least recently used goes first",
+        description="What a memory:/// store may hold, divided among server processes; the least"
+        " recently used goes first",
     )
     trusted_tenants: bool = Field(
         False, description="Take the tenant from the x-tenant header of records"
@@ -112,7 +113,7 @@ class RenderSettings(Group):
         "auto", description="reasoning_effort for thinking: disabled; auto: asks the template"
     )
     render_threads: int | None = Field(
-        None, ge=1, description="Default: the cores this process may use"
+        None, ge=1, description="In each process; default: its share of the cores"
     )
 
 
@@ -142,6 +143,12 @@ class IngressSettings(Group):
 
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
+    api_server_count: int | None = Field(
+        None,
+        ge=1,
+        description="Server processes behind the port; default: for `launch render` one for each"
+        " core, at most 8, else 1",
+    )
     api_key: tuple[str, ...] = Field((), description="Bearer keys; none: open")
     enable_scale_out: bool = False
     generate_stage: Literal["encode", "prefill"] | None = Field(
@@ -150,7 +157,10 @@ class IngressSettings(Group):
     request_timeout_s: float = Field(600.0, gt=0, description="Deadline of a request")
     max_body_bytes: int = Field(256 * 1024 * 1024, ge=1024)
     max_pending: int = Field(
-        1024, ge=1, description="Requests one ingress waits for; more are answered 503"
+        1024,
+        ge=1,
+        description="Requests one ingress waits for, divided among its server processes; more are"
+        " answered 503",
     )
     enable_request_id_headers: bool = False
     response_role: str = "assistant"

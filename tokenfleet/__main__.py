@@ -6,28 +6,21 @@ from typing import NoReturn
 import typer
 
 from runtime.errors import SettingsError
+from runtime.lifecycle import EXIT_SETTINGS
 from tokenfleet.cli import ALL_GROUPS, app
 from tokenfleet.options import environment, expand_lists, flag, is_list, unknown_variables
-
-EXIT_SETTINGS = 2
-# What an installation without the extra of a role lacks.
-_EXTRA_OF = {
-    "PIL": "render", "av": "render", "aiohttp": "render", "numpy": "render", "torch": "engine",
-    "transformers": "engine", "safetensors": "engine", "fastapi": "ingress", "uvicorn": "ingress",
-}  # fmt: skip
+from tokenfleet.refusals import reason_of
 
 
 def main() -> None:
     try:
         _refuse_unknown_variables()
         app(expand_lists(sys.argv[1:], _list_flags()))
-    except SettingsError as error:
-        _refuse(str(error))
-    except ModuleNotFoundError as error:
-        extra = _EXTRA_OF.get((error.name or "").split(".")[0])
-        if extra is None:
+    except (SettingsError, ModuleNotFoundError) as error:
+        reason = reason_of(error)
+        if reason is None:
             raise
-        _refuse(f"{error.name} is not installed: pip install 'tokenfleet[{extra}]'")
+        _refuse(reason)
 
 
 def _refuse(reason: str) -> NoReturn:

@@ -93,9 +93,9 @@ def _demo_names(values: Values) -> tuple[str, ...]:
 
 
 def _run(values: Values, roles: frozenset[Role], model: str | None, mode: Mode = "serve") -> None:
-    from tokenfleet.run import run
+    from tokenfleet.start import start
 
-    raise typer.Exit(run(make_plan(values, roles, model, mode)))
+    raise typer.Exit(start(make_plan(values, roles, model, mode)))
 
 
 def serve(values: Values, model: Model = None) -> None:

@@ -35,10 +35,10 @@ from schemas.envelope import GENERATED, PROMPTS, BlobRef, Envelope, Hop
 from schemas.routes import Stop
 from schemas.topics import Topics
 from tokenfleet.demo_model import demo_model, examples
+from tokenfleet.event_loop import run_loop
 from tokenfleet.fleet import Fleet
 from tokenfleet.options import environment
 from tokenfleet.plan import WHOLE_FLEET, Plan
-from tokenfleet.run import run_loop
 from tokenfleet.shared import open_shared
 from tokenfleet.tap import Tap
 

@@ -34,6 +34,7 @@ class Front:
             host=plan.ingress.host,
             port=plan.ingress.port,
             shutdown_timeout_s=plan.fleet.shutdown_timeout_s,
+            shares_port=plan.process is not None,
         )
 
     @property

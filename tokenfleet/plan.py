@@ -45,6 +45,8 @@ class Plan:
     mode: Literal["serve", "render"] = "serve"
     """Which HTTP front: the standard server, or the one without a model behind it."""
     is_scale_out: bool = True
+    process: int | None = None
+    """Its number among the server processes behind one port; None: there is no other."""
 
     @property
     def is_alone(self) -> bool:
@@ -54,6 +56,11 @@ class Plan:
 
 def checked(plan: Plan) -> Plan:
     """Raise SettingsError for a combination that could only fail later."""
+    if plan.roles & ENGINES and (plan.ingress.api_server_count or 1) > 1:
+        raise SettingsError(
+            "--api-server-count: the engine lives in this one process; run roles of their own on"
+            " --bus kafka://host:port to scale, or `launch render`"
+        )
     if plan.is_alone and Role.INGRESS not in plan.roles:
         raise SettingsError(
             "--bus memory:// connects nothing outside this process; a single role needs"

@@ -1,9 +1,5 @@
 """Runs one process of a fleet until a signal, or until a part of it dies."""
 
-import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
-
 from runtime import logs
 from runtime.bus import open_bus
 from runtime.errors import BusError, SettingsError
@@ -11,25 +7,36 @@ from runtime.health import Readiness
 from runtime.lifecycle import run_services
 from runtime.settings import FleetSettings
 from schemas.topics import Topics
+from tokenfleet.event_loop import run_loop
 from tokenfleet.front import Front
+from tokenfleet.lifeline import Lifeline
 from tokenfleet.options import environment
 from tokenfleet.plan import Plan, Role
 from tokenfleet.services import services_of
 from tokenfleet.shared import open_shared
 
-T = TypeVar("T")
 
+def run(plan: Plan, parent: Lifeline | None = None) -> int:
+    """Exit code of the process (see `runtime.lifecycle`). SettingsError where it cannot start.
 
-def run(plan: Plan) -> int:
-    """Exit code of the process (see `runtime.lifecycle`). SettingsError where it cannot start."""
-    logs.configure(plan.fleet.log_level, plan.fleet.log_format)
+    `parent`: whom one of several server processes obeys instead of signals.
+    """
+    always = {"server": plan.process} if plan.process else {}
+    logs.configure(plan.fleet.log_level, plan.fleet.log_format, always=always)
     shared = open_shared(plan, environment())
     readiness = Readiness()
     front = Front(shared, readiness) if Role.INGRESS in plan.roles else None
     services = list(services_of(shared, readiness, front))
-    timeout_s = plan.fleet.shutdown_timeout_s
+    if parent is not None:
+        services = [parent.obeying(), *services, parent.reporting()]
+    running = run_services(
+        services,
+        timeout_s=plan.fleet.shutdown_timeout_s,
+        readiness=readiness,
+        told_to_end=parent.told_to_end if parent else None,
+    )
     try:
-        return run_loop(run_services(services, timeout_s=timeout_s, readiness=readiness))
+        return run_loop(running)
     finally:
         shared.close()
 
@@ -49,13 +56,3 @@ async def _create_topics(settings: FleetSettings) -> list[str]:
         raise SettingsError(f"--bus {settings.bus}: {error}") from None
     finally:
         await bus.stop()
-
-
-def run_loop(main: Coroutine[Any, Any, T]) -> T:
-    """On uvloop where it is installed: an event loop in C halves the cost of a hop."""
-    try:
-        from uvloop import new_event_loop
-    except ImportError:
-        return asyncio.run(main)
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(main)

@@ -16,13 +16,16 @@ from runtime.model_dir import ModelDirectory, read_model
 from runtime.storage import BlobStore, EncoderCache
 from runtime.storage.blobs import open_blobs
 from runtime.storage.encoder_cache import open_encoder_cache
-from runtime.telemetry import Telemetry
+from runtime.telemetry import FamilyRegistry, Telemetry
 from schemas.limits import ModelLimits
 from schemas.topics import Topics
 from tokenfleet.plan import ENGINES, Plan
 from workers.models.ec_config import EcTransfer, read_ec_transfer_config
 from workers.models.families import MediaFacts, describe
 from workers.models.namespace import ec_namespace, processor_config
+
+METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""prometheus_client's own name for it."""
 
 # Documented limits that vLLM's users set as variables; everything else is a setting.
 _LIMIT_VARIABLES = {
@@ -69,7 +72,7 @@ def open_shared(
         directory=directory,
         limits=_limits(plan, directory, environ),
         media=media,
-        telemetry=_telemetry(),
+        telemetry=_telemetry(plan, environ),
         bus=wrap_bus(open_bus(plan.fleet.bus, plan.fleet)),
         blobs=blobs,
         delivery=Delivery(blobs, topics),
@@ -78,7 +81,10 @@ def open_shared(
     )
 
 
-def _telemetry() -> Telemetry:
+def _telemetry(plan: Plan, environ: Mapping[str, str]) -> Telemetry:
+    """Of one of several server processes: the figures of all, and nothing that is of one alone."""
+    if plan.process is not None:
+        return Telemetry(FamilyRegistry(Path(environ[METRICS_FOLDER])))
     telemetry = Telemetry()
     for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
         telemetry.registry.register(collector)

@@ -77,3 +77,9 @@ def test_vllms_api_key_variable_is_used_where_ours_is_not(monkeypatch):
 
     assert plan().ingress.api_key == ("sk",)
     assert plan(api_key=("own",)).ingress.api_key == ("own",)
+
+
+def test_an_engine_is_not_multiplied():
+    with pytest.raises(SettingsError, match="--api-server-count"):
+        plan(api_server_count=2)
+    assert plan(api_server_count=1).ingress.api_server_count == 1

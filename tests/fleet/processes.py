@@ -1,5 +1,6 @@
 """Roles as processes of their own, started as a user would, each with its output in a file."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import httpx
 
@@ -43,6 +44,10 @@ class Process:
         except httpx.TransportError:
             return False
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def terminate(self) -> None:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
@@ -57,6 +62,12 @@ class Process:
 
     def output(self) -> str:
         return self._log.read_text(errors="replace")
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The log lines of one kind, of a process that logs JSON."""
+        whole = self.output().split("\n")[:-1]  # the last one may still be being written
+        lines = [line for line in whole if line.startswith("{")]
+        return [line for line in map(json.loads, lines) if line["event"] == name]
 
     def describe(self) -> str:
         return f"{self.name} is not ready; it said:\n{self.output()[-4000:]}"

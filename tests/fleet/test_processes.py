@@ -24,14 +24,14 @@ SEED_EXAMPLE = Path(__file__).parents[1] / "data" / "seed_example.py"
 
 @pytest.fixture(scope="module")
 def processes(kafka_servers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    """The six roles, ready."""
+    """The six roles, ready; the front is two processes, each a replica of its own."""
     folder = tmp_path_factory.mktemp("processes")
     prefix = f"processes-{uuid.uuid4().hex[:8]}."
     with Processes(folder, settings_of(kafka_servers, prefix, folder)) as fleet:
         for stage in ("render", "encode", "prefill", "derender"):
             fleet.start(stage, "worker", stage)
         fleet.start("coordinator", "coordinator")
-        fleet.start("ingress", "ingress", probe="--port")
+        fleet.start("ingress", "ingress", "--api-server-count", "2", probe="--port")
         fleet.wait_until_ready()
         yield fleet
 
@@ -111,7 +111,9 @@ def test_the_example_of_the_renderer_s_documentation_runs_as_it_is(
             "prefill-ingress", "ingress", "--generate-stage", "prefill", probe="--port"
         )
         more.settings = {"--served-model-name": NAME}
-        render = more.start("render-server", "launch", "render", probe="--port")
+        render = more.start(
+            "render-server", "launch", "render", "--api-server-count", "1", probe="--port"
+        )
         more.wait_until_ready()
         script = tmp_path / "example.py"
         script.write_text(filled_in(render.url, encode.url, prefill.url))

@@ -4,7 +4,7 @@ import socket
 import httpx
 import pytest
 
-from ingress.server import HttpServer
+from ingress.server import HttpServer, reserve
 from runtime.errors import SettingsError
 from schemas.routes import URL_OF_KIND, Kind
 
@@ -94,3 +94,47 @@ async def test_a_port_in_use_is_one_readable_line():
 async def test_an_address_of_nobody_is_one_readable_line():
     with pytest.raises(SettingsError, match="cannot listen"):
         await HttpServer(SlowApp(), host="no.such.host.invalid", port=0).start()
+
+
+async def test_a_reserved_address_is_shared_by_those_who_are_meant_to_and_by_nobody_else():
+    with reserve("127.0.0.1", 0) as holder:
+        port = holder.getsockname()[1]
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+        with pytest.raises(SettingsError, match="in use"):
+            reserve("127.0.0.1", port)
+        with pytest.raises(SettingsError, match="in use"):
+            await HttpServer(SlowApp(), host="127.0.0.1", port=port).start()
+
+        servers = [
+            HttpServer(SlowApp(), host="127.0.0.1", port=port, shares_port=True) for _ in range(2)
+        ]
+        for server in servers:
+            await server.start()
+        with pytest.raises(SettingsError, match="in use"):
+            reserve("127.0.0.1", port)
+
+    for server in servers:
+        await server.close()
+
+
+async def test_an_address_that_is_listened_on_cannot_be_reserved():
+    server = HttpServer(SlowApp(), host="127.0.0.1", port=0)
+    await server.start()
+
+    with pytest.raises(SettingsError, match="in use"):
+        reserve("127.0.0.1", server.port)
+
+    await server.close()
+
+
+async def test_an_address_is_reserved_right_after_a_server_has_left_it():
+    """Its connections linger in TIME_WAIT."""
+    server = HttpServer(SlowApp(), host="127.0.0.1", port=0)
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    await server.close()
+    await reader.read()
+    writer.close()
+
+    reserve("127.0.0.1", server.port).close()

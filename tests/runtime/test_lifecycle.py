@@ -209,3 +209,22 @@ def test_a_second_signal_ends_the_process_at_once(number):
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+async def test_where_somebody_else_tells_the_end_signals_are_left_alone():
+    journal, told_to_end, seen = Journal(), asyncio.Event(), []
+    previous = signal.signal(signal.SIGTERM, lambda *_: seen.append("SIGTERM"))
+
+    async def end_soon() -> None:
+        signal_self()
+        told_to_end.set()
+
+    services = [journal.service("a", start=end_soon, run=forever)]
+    try:
+        code = await run_services(services, timeout_s=5, told_to_end=told_to_end)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+    assert code == EXIT_OK
+    assert seen == ["SIGTERM"]
+    assert journal.lines == ["start a", "stop a"]

@@ -98,6 +98,15 @@ async def test_tasks_do_not_see_each_others_context(stream):
     assert sorted((line["request_id"], line["name_"]) for line in lines) == [("a", "a"), ("b", "b")]
 
 
+def test_fields_of_the_process_are_in_every_line_and_give_way_to_its_own(stream):
+    logs.configure("info", "json", stream=stream, always={"server": 2})
+
+    logging.getLogger("x").info("one")
+    logging.getLogger("x").info("other", extra={"server": 1})
+
+    assert [json.loads(line)["server"] for line in stream.getvalue().splitlines()] == [2, 1]
+
+
 def test_the_watchdog_reports_the_worst_of_late(caplog):
     telemetry = Telemetry()
     watchdog = Watchdog(telemetry, warn_s=1)

@@ -1,0 +1,92 @@
+"""What a server process and its parent say to each other over a socket that only they have.
+
+The parent sends the plan as a line and later, as another, `stop`; the child one line: that it is
+ready, or why it cannot be. The end of the line is the end of the other one. Nobody else can end a
+child: signals that a whole group of processes gets are for the parent.
+"""
+
+import asyncio
+import os
+import shutil
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field, TypeAdapter
+
+from runtime.lifecycle import EXIT_FORCED, Service
+from tokenfleet.plan import Plan
+
+STOP = b"stop\n"
+_PLAN = TypeAdapter(Plan)
+
+
+class Ready(BaseModel):
+    """It takes connections."""
+
+    said: Literal["ready"] = "ready"
+
+
+class Refused(BaseModel):
+    """It ends, because a setting cannot be."""
+
+    said: Literal["refused"] = "refused"
+    reason: str
+
+
+SAID = TypeAdapter[Ready | Refused](Annotated[Ready | Refused, Field(discriminator="said")])
+
+
+def plan_line(plan: Plan) -> bytes:
+    return _PLAN.dump_json(plan) + b"\n"
+
+
+class Lifeline:
+    """The child's end."""
+
+    def __init__(self, connection: socket.socket, metrics: Path) -> None:
+        """`metrics`: removed where the parent has gone without doing so."""
+        self._connection = connection
+        self._lines = connection.makefile("rb")
+        self._metrics = metrics
+        self.told_to_end = asyncio.Event()
+
+    def read_plan(self) -> Plan:
+        plan: Plan = _PLAN.validate_json(self._lines.readline())
+        return plan
+
+    def refuse(self, reason: str) -> None:
+        self._say(Refused(reason=reason))
+
+    def obeying(self) -> Service:
+        """To be started first."""
+        return Service("parent", self._obey, _nothing)
+
+    def reporting(self) -> Service:
+        """To be started last."""
+        return Service("ready", self._say_ready, _nothing)
+
+    async def _obey(self) -> None:
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._read, args=[loop], name="parent", daemon=True).start()
+
+    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A thread, so that the parent's end is seen whatever the event loop does."""
+        for line in self._lines:
+            if line == STOP:
+                loop.call_soon_threadsafe(self.told_to_end.set)
+        shutil.rmtree(self._metrics, ignore_errors=True)
+        os._exit(EXIT_FORCED)
+
+    async def _say_ready(self) -> None:
+        self._say(Ready())
+
+    def _say(self, message: Ready | Refused) -> None:
+        with suppress(OSError):  # the parent is gone, and so are we in a moment
+            self._connection.sendall(message.model_dump_json().encode() + b"\n")
+
+
+async def _nothing(_: float) -> None:
+    return None
