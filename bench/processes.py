@@ -72,12 +72,18 @@ def cpu_s(pids: Sequence[int]) -> float:
     return sum(_own_cpu_s(pid) for root in pids for pid in _family(root))
 
 
+def num_processes(pids: Sequence[int]) -> int:
+    """Processes and their children."""
+    return sum(len(_family(root)) for root in pids)
+
+
 def rss_bytes(pid: int) -> int:
-    """Resident memory of a process."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+    """Resident memory of a process and its children; what they share counts for each."""
+    return sum(_own_rss_bytes(member) for member in _family(pid))
 
 
 def _family(root: int) -> list[int]:
+    """A process and all that it has started, directly or not."""
     found = [root]
     for pid in found:
         try:
@@ -86,6 +92,13 @@ def _family(root: int) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def _own_rss_bytes(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+    except OSError:
+        return 0
 
 
 def _own_cpu_s(pid: int) -> float:

@@ -5,7 +5,7 @@
 
 Rounds alternate between the two servers, so that whatever else the machine does hits both. One
 answer per case is compared first. `--kafka` measures ours with ingress, coordinator and render in a
-process each, on a broker of its own, instead of `launch render` in one process.
+process each, on a broker of its own, instead of `launch render` with its default of processes.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from breakdown import print_breakdown
-from processes import cpu_s, running, wait_until_up
+from processes import cpu_s, num_processes, running, wait_until_up
 from render_answers import check_equal
 from render_cases import CASES, Case
 
@@ -232,6 +232,9 @@ def main() -> None:
             for number in arguments.cases:
                 check_equal(CASES[number], first.url, second.url)
             print(f"answers to {len(arguments.cases)} cases are equal")
+        for server in servers:
+            if server.pids:
+                print(f"{server.name}: {num_processes(server.pids)} processes")
         print_head(servers)
         cpu_ms: dict[int, float] = {}
         for number in arguments.cases:
