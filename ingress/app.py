@@ -1,24 +1,23 @@
-"""The FastAPI application: which routes there are, and what stands around them.
+"""The HTTP application: which routes there are, and what stands around them.
 
 Knows no stage. Bodies pass through as bytes in both directions: nothing is validated or
-serialised by pydantic here, and the middleware is plain ASGI.
+serialised by pydantic here, and everything around an endpoint is plain ASGI.
 """
 
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Mapping
 
 from fastapi import FastAPI
-from fastapi.routing import APIRoute
 from prometheus_client import REGISTRY, CollectorRegistry
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ingress.answers import error_response
 from ingress.gateway import Gateway
 from ingress.guards import ApiKeys, Counted, ResponseHeaders
 from ingress.http_metrics import HttpMetrics
 from ingress.probes import Readiness, Route, fleet_version, probe_routes
-from ingress.relay import Relay, refuse
+from ingress.relay import Endpoint, Relay, refuse
 from ingress.scale_out import Mode
 from ingress.unserved import unserved_routes
 from runtime.errors import StoreError
@@ -50,33 +49,29 @@ def create_app(
     is_scale_out: bool = True,
     readiness: Readiness | None = None,
     registry: CollectorRegistry = REGISTRY,
-) -> FastAPI:
+) -> ASGIApp:
     """An application over a gateway that its caller starts and closes.
 
     `is_scale_out` is what `ingress.scale_out` decided; off, those routes answer 403.
     """
-    app = FastAPI(title="tokenfleet", version=fleet_version())
     relayed = _relayed(Relay(settings, limits, gateway), mode, is_scale_out)
-    for method, path, endpoint in relayed:
-        app.router.add_api_route(path, endpoint, methods=[method], route_class_override=_Direct)
     others = [
         *probe_routes(model, gateway, readiness, registry),
         *unserved_routes(mode, is_scale_out=is_scale_out),
     ]
-    for method, path, endpoint in others:
-        app.add_api_route(path, endpoint, methods=[method])
+    site = FastAPI(title="tokenfleet", version=fleet_version())
+    for method, path, endpoint in (*relayed, *others):
+        site.add_api_route(path, endpoint, methods=[method])
+    for error in (*_EXPECTED, Exception):
+        site.add_exception_handler(error, _on_error)
+    fast = Shortcut(site, {(method, path): endpoint for method, path, endpoint in relayed})
     paths = (path for _, path, _ in (*relayed, *others))
     metrics = HttpMetrics(registry, paths)
     gateway.watch_in_flight(metrics.in_flight)
-    _surround(app, settings, metrics)
-    return app
-
-
-class _Direct(APIRoute):
-    """An endpoint that takes the request and gives the response: nothing to inject or serialise."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        return self.endpoint
+    guarded = ApiKeys(fast, keys=settings.api_key)
+    return Counted(
+        ResponseHeaders(guarded, request_ids=settings.enable_request_id_headers), metrics=metrics
+    )
 
 
 def _relayed(relay: Relay, mode: Mode, is_scale_out: bool) -> list[Route]:
@@ -91,35 +86,64 @@ def _relayed(relay: Relay, mode: Mode, is_scale_out: bool) -> list[Route]:
     ]
 
 
-def _surround(app: FastAPI, settings: IngressSettings, metrics: HttpMetrics) -> None:
-    app.add_exception_handler(ApiError, _on_api_error)
-    app.add_exception_handler(StoreError, _on_store_error)
-    app.add_exception_handler(ClientDisconnect, _on_disconnect)
-    app.add_exception_handler(Exception, _on_bug)
-    # The last one added is the outermost.
-    app.add_middleware(ApiKeys, keys=settings.api_key)
-    app.add_middleware(ResponseHeaders, request_ids=settings.enable_request_id_headers)
-    app.add_middleware(Counted, metrics=metrics)
+class Shortcut:
+    """Takes the routes that carry the load straight to their endpoints, past everything that an
+    application has for endpoints of other kinds; it still lists them and has all the rest."""
+
+    def __init__(self, app: ASGIApp, endpoints: Mapping[tuple[str, str], Endpoint]) -> None:
+        self._app = app
+        self._endpoints = endpoints
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        endpoint = None
+        if scope["type"] == "http":
+            endpoint = self._endpoints.get((scope["method"], scope["path"]))
+        if endpoint is None:
+            await self._app(scope, receive, send)
+        else:
+            await _run(endpoint, scope, receive, send)
 
 
-async def _on_api_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    return error_response(error)
+async def _run(endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> None:
+    """As Starlette: an error is an answer until one has begun, and a bug is raised, too."""
+    request = Request(scope, receive)
+    has_begun = False
+
+    async def send_noting(message: Message) -> None:
+        nonlocal has_begun
+        has_begun = True
+        await send(message)
+
+    try:
+        response = await endpoint(request)
+        await response(scope, receive, send_noting)
+    except Exception as error:
+        if has_begun:
+            raise
+        await _answer_to(error)(scope, receive, send)
+        if not isinstance(error, _EXPECTED):
+            raise
 
 
-async def _on_store_error(request: Request, error: Exception) -> Response:
-    return error_response(
-        ApiError(
-            "The answer could not be read from the store; try again in a moment.",
-            status=503,
-            type="ServiceUnavailableError",
-        )
-    )
+async def _on_error(request: Request, error: Exception) -> Response:
+    return _answer_to(error)
 
 
-async def _on_disconnect(request: Request, error: Exception) -> Response:
-    return Response(status_code=CLIENT_GONE)  # for the figures: nobody reads it
+def _answer_to(error: Exception) -> Response:
+    match error:
+        case ApiError():
+            return error_response(error)
+        case StoreError():
+            return error_response(_UNREADABLE)
+        case ClientDisconnect():
+            return Response(status_code=CLIENT_GONE)  # for the figures: nobody reads it
+    return error_response(_BUG)
 
 
-async def _on_bug(request: Request, error: Exception) -> Response:
-    return error_response(ApiError("Internal server error", status=500, type="InternalServerError"))
+_EXPECTED = (ApiError, StoreError, ClientDisconnect)
+_BUG = ApiError("Internal server error", status=500, type="InternalServerError")
+_UNREADABLE = ApiError(
+    "The answer could not be read from the store; try again in a moment.",
+    status=503,
+    type="ServiceUnavailableError",
+)

@@ -9,12 +9,13 @@ import time
 import uuid
 from collections.abc import Iterable
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ingress.http_metrics import HttpMetrics
 
+_VARY = (b"vary", b"Origin")
 PROTECTED = ("/v1", "/v2", "/inference", "/cohere")
 
 
@@ -61,10 +62,10 @@ class ResponseHeaders:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(raw=message["headers"])
-                headers.add_vary_header("Origin")
+                headers = [*message["headers"], _VARY]
                 if self._request_ids:
-                    headers["X-Request-Id"] = _request_id(scope)
+                    headers.append((b"x-request-id", _request_id(scope).encode("latin-1")))
+                message["headers"] = headers
             await send(message)
 
         await self._app(scope, receive, send_with_headers)

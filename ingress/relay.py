@@ -79,13 +79,22 @@ def refuse_stream(kind: Kind, raw: bytes, limits: ModelLimits) -> None:
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, Outcome]) -> Outcome:
     """Await the work, but cancel it and raise ClientDisconnect as soon as the client has gone."""
-    answer = asyncio.ensure_future(work)
+    waiter = asyncio.current_task()
+    assert waiter is not None
+    is_over = False
+
+    def leave(watch: "asyncio.Future[None]") -> None:
+        if not is_over and not watch.cancelled():
+            waiter.cancel()
+
     gone = asyncio.ensure_future(until_disconnect(request))
+    gone.add_done_callback(leave)
     try:
-        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
-            raise ClientDisconnect
-        return answer.result()
+        return await work
+    except asyncio.CancelledError:
+        if not gone.done() or waiter.uncancel() > 0:
+            raise  # by somebody else
+        raise ClientDisconnect from None
     finally:
-        answer.cancel()
+        is_over = True
         gone.cancel()
