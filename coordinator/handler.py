@@ -4,7 +4,6 @@ Holds no state: everything it needs is in the record. What it does is decided in
 `admission` and `submissions`.
 """
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from coordinator.rules import Leg
 from coordinator.submissions import SubmissionRules, read_submission
 from runtime.bus import Outgoing, Record
 from runtime.delivery import Delivery, failure
+from runtime.request_body import read_request
 from runtime.stage import Job
 from runtime.stage_handler import dead_letter, decode_record, expired, forward
 from schemas.checks import check_request
@@ -24,10 +24,6 @@ from schemas.errors import ApiError, DecodeError
 from schemas.generate import GenerateRequest
 from schemas.limits import ModelLimits
 from schemas.routes import Stop
-from schemas.validation import parse_body
-
-# Bodies up to this size are parsed on the event loop: a thread would cost more than it saves.
-_INLINE_BODY_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +67,7 @@ class CoordinatorHandler:
     async def _route(self, job: Job) -> None:
         """Validate the body and set the route."""
         envelope, limits = job.envelope, self.rules.limits
-        raw = await job.read(REQUEST)
-        if len(raw) <= _INLINE_BODY_BYTES:
-            body = parse_body(envelope.kind, raw, limits)
-        else:
-            body = await asyncio.to_thread(parse_body, envelope.kind, raw, limits)
+        body, _ = await read_request(job, limits)
         check_request(envelope.kind, body, limits)
         envelope.route = plan(envelope.kind, body, envelope.pin)
         if isinstance(body, GenerateRequest):

@@ -70,7 +70,7 @@ def of_uuid(place: Place, request: MediaRequest) -> Subject:
 
 def is_small_jpeg(place: Place) -> bool:
     """Whether `of_data_url` takes less time than a thread: its header tells all that is asked."""
-    source = place.part.source
+    source: str = place.part.source
     if place.modality != "image" or len(source) > _SMALL_CHARS:
         return False
     start = source.find(",", 0, _MAX_DATA_HEAD) + 1

@@ -11,18 +11,18 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from runtime.model_dir import read_model
+from runtime.request_body import read_request
 from runtime.settings import ModelSettings, RenderSettings
 from runtime.stage import Job
 from schemas.anthropic import MessagesRequest
 from schemas.chat import ChatCompletionRequest
 from schemas.completion import CompletionRequest
-from schemas.envelope import PROMPTS, REQUEST, Item
+from schemas.envelope import PROMPTS, Item
 from schemas.generate import GenerateRequest
 from schemas.limits import ModelLimits, check_model
 from schemas.openai_responses import ResponsesRequest
 from schemas.routes import Kind, Stop
 from schemas.tokenize import TokenizeChatRequest, TokenizeCompletionRequest, TokenizeResponse
-from schemas.validation import parse_body
 from workers.render.answers import Rendered, dump_json, write_body, write_expanded, write_parts
 from workers.render.media import Media, MediaItem, MediaPart, expand
 from workers.render.prompts import Prompt, truncate_expanded
@@ -73,11 +73,10 @@ class RenderStage:
             threads.shutdown(wait=False, cancel_futures=True)
 
     async def process(self, job: Job) -> None:
-        raw = await job.read(REQUEST)
         renderer = self._running
-        request = parse_body(job.envelope.kind, raw, renderer.limits)
+        request, num_bytes = await read_request(job, renderer.limits)
         check_model(getattr(request, "model", None), renderer.limits)
-        is_short = len(raw) - _media_size(request) <= _INLINE_BYTES
+        is_short = num_bytes - _media_size(request) <= _INLINE_BYTES
         if isinstance(request, ChatCompletionRequest):
             given = renderer.chat_input(request)
             await self._chat(job, given, _id(job, "chatcmpl-", request.request_id), is_short)
