@@ -20,6 +20,8 @@ from schemas.topics import Topics
 
 READ = Retention(records=256, bytes=1024 * 1024)
 """Per partition, of what all groups have committed; late readers can still look back a little."""
+_FULL = Retention(READ.records * 2, READ.bytes * 2)
+"""Between commits, records are written without a look at who has committed what."""
 UNREAD = Retention(records=4096, bytes=32 * 1024 * 1024)
 """Per partition of a topic that no group reads."""
 
@@ -58,7 +60,8 @@ class MemoryBus:
             raise BusError(f"a record of {size} bytes is too large", retriable=False)
         log = self._log_for(record)
         offset = log.append(record).offset
-        self._forget(log)
+        if log.exceeds(_FULL):
+            self._forget(log)
         for consumer in self._consumers.get(log.partition, ()):
             consumer.notify(log.partition)
         return log.partition.partition, offset
