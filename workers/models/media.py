@@ -70,6 +70,7 @@ class MediaPipeline:
         self._flights: SingleFlight[StoredItem] = SingleFlight()
         self._seen_videos: Memo[VideoFacts] = Memo(1024)
         self._namespaces: Memo[str] = Memo(1024)
+        self._plain_options: dict[str, Kwargs] = {}
         self._threads = start_threads(render.render_threads)
         self.limits: Mapping[str, int] = _limits(self._family, model.limit_mm_per_prompt)
         self.max_limits: Mapping[str, int] = {
@@ -122,6 +123,7 @@ class MediaPipeline:
         self._check(parts, mm_processor_kwargs, media_io_kwargs)
         request = make_request(
             self._family,
+            self._options,
             self._model,
             self._render,
             self._bounds,
@@ -247,6 +249,14 @@ class MediaPipeline:
             digest = stored.address(request.namespace, subject.mm_hash)
             data = await self._in_thread(subject.make)
         return await self._blobs.put(data, digest=digest)
+
+    def _options(self, modality: str, request: Kwargs) -> Kwargs:
+        """The processor's options in force; the same for all requests that bring none."""
+        if request:
+            return self._family.options(modality, request)
+        if modality not in self._plain_options:
+            self._plain_options[modality] = self._family.options(modality, {})
+        return self._plain_options[modality]
 
     def _namespace(self, tenant: str) -> str:
         known = self._namespaces.get(tenant)

@@ -4,7 +4,7 @@ Decides; fetches and decodes nothing.
 """
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,7 @@ def check_request_kwargs(
 
 def make_request(
     family: Family,
+    options: Callable[[str, Kwargs], Kwargs],
     model: ModelSettings,
     render: RenderSettings,
     limits: MediaLimits,
@@ -118,7 +119,7 @@ def make_request(
         algorithm=render.mm_hasher_algorithm,
         limits=limits,
         processor_kwargs=processor_kwargs,
-        processor_options={m: family.options(m, processor_kwargs) for m in modalities},
+        processor_options={m: options(m, processor_kwargs) for m in modalities},
         io_kwargs=io_kwargs,
         image_options=image_options(io_kwargs.get("image", {})),
         namespace=namespace,

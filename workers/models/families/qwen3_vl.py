@@ -16,6 +16,7 @@ from workers.models.families.adapter import (
 )
 from workers.models.families.qwen2_vl import Qwen2VL
 from workers.models.families.qwen_sizes import (
+    check_area,
     check_ratio,
     is_resampled,
     vision_size,
@@ -151,6 +152,7 @@ class Qwen3VL(Qwen2VL):
             scale = math.sqrt(size["shortest_edge"] / (frames * height * width))
             high = math.ceil(height * scale / factor) * factor
             wide = math.ceil(width * scale / factor) * factor
+            check_area(frames * high * wide)
         return high, wide
 
     def _timed_indices(self, video: VideoFacts, options: Mapping[str, Any]) -> list[int]:

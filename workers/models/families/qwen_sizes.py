@@ -8,6 +8,8 @@ from schemas.refusals import bad_request
 from workers.models.families import options as opt
 
 MAX_RATIO = 200
+MAX_AREA = 2**28
+"""Pixels to which options may enlarge."""
 _PIXEL_ALIASES = (("shortest_edge", "min_pixels"), ("longest_edge", "max_pixels"))
 
 
@@ -25,7 +27,14 @@ def smart_resize(
         scale = math.sqrt(min_pixels / (height * width))
         high = math.ceil(height * scale / factor) * factor
         wide = math.ceil(width * scale / factor) * factor
+        check_area(high * wide)
     return high, wide
+
+
+def check_area(pixels: int) -> None:
+    """Neither a prompt nor a tensor holds what is enlarged without end."""
+    if pixels > MAX_AREA:
+        raise bad_request(f"at least {pixels} pixels are asked for, {MAX_AREA} are possible")
 
 
 def check_ratio(height: int, width: int) -> None:
