@@ -93,6 +93,18 @@ async def test_faults_of_messages_come_before_those_of_the_template() -> None:
     assert param == "audio"
 
 
+async def test_a_single_template_goes_by_no_name() -> None:
+    stage = await start_stage(MODEL, media=FakeMedia(), trust_request_chat_template=True)
+
+    ids = []
+    for template in ("default", "{{ 'default' }}"):
+        asked = {"messages": [user("a")], "chat_template": template}
+        _, rendered = await answer(stage, URL_OF_KIND[Kind.CHAT_RENDER], asked)
+        ids.append(rendered["token_ids"])
+
+    assert ids[0] == ids[1]
+
+
 class TestAModelWithoutTemplate:
     @pytest.fixture
     def folder(self, tmp_path: Path) -> str:

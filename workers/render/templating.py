@@ -46,6 +46,8 @@ class Templates:
         self._settings = settings
         self._tokens = tokens
         self._named = tokenizer.chat_templates
+        # Only among several does a template go by its name; a single one has none.
+        self._by_name = self._named if len(self._named) > 1 else {}
         self._processor = tokenizer.processor_template
         self._special_tokens = {
             name: tokens.hide(text) for name, text in tokenizer.special_tokens.items()
@@ -98,7 +100,7 @@ class Templates:
         named = given.template or self._given or among_kwargs
         if named is None:
             return self._cache.get(self._own_template(has_tools=given.tools is not None))
-        source = self._named.get(named, named)
+        source = self._by_name.get(named, named)
         is_own = source is not named or (given.template is None and self._given is not None)
         return self._cache.get(source, is_trusted=is_own)
 
@@ -124,7 +126,7 @@ class Templates:
     def own_sources(self) -> list[str]:
         """The server's templates for requests without and with tools."""
         if self._given is not None:
-            return [self._named.get(self._given, self._given)]
+            return [self._by_name.get(self._given, self._given)]
         try:
             return [self._own_template(has_tools=has_tools) for has_tools in (False, True)]
         except ApiError:
