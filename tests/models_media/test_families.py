@@ -151,6 +151,10 @@ class TestQwen:
         assert wide > 0
         assert high % 32 == wide % 32 == 0
 
+    def test_options_cannot_enlarge_without_end(self) -> None:
+        with pytest.raises(ApiError, match="pixels are asked for"):
+            smart_resize(30, 40, 32, 10**9, 10**10)
+
     def test_old_processor_files_name_pixels_instead_of_a_size(self) -> None:
         family = make_qwen3(min_pixels=1024, max_pixels=4096)
 
