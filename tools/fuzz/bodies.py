@@ -4,66 +4,21 @@ Knows nothing about answers.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from hypothesis import strategies as st
 
+from fuzz.options import MEDIA_IO, PROCESSOR, TEMPLATES
 from fuzz.pictures import data_urls
-
-Strategy: TypeAlias = st.SearchStrategy[Any]
-Fields: TypeAlias = dict[str, Strategy]
+from fuzz.values import JSON, TEXT, TEXT_OR_LITERAL, Fields, Strategy, chosen, rarely, some
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     path: str
     body: Any
-
-
-def rarely(odd: Strategy, usual: Strategy, of: int = 20) -> Strategy:
-    return st.integers(0, of - 1).flatmap(lambda number: odd if number == of // 3 else usual)
-
-
-def chosen(*values: Any) -> Strategy:
-    return st.sampled_from(values)
-
-
-_WORDS = (
-    *("hello", "Weather", "é", "é", "日本", "👩‍👩‍👧", "😀", "ﬁ", "Å", "\u200b", "\ufeff", "\ufdd0"),
-    *(" ", "  ", "\n", "\n\n", "\t", "\r\n", "\x00", "don't", "I'LL", "123", "1234567", "a" * 30),
-    *("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>", "</think>", "<tool_call>"),
-    *("</tool_call>", "<tool_response>", "<|eot_id|>", "<s>", "<", "|>", ".", "!?", "\\", '"'),
-    *("x-anthropic-billing-header: a\nrest", '{"a":1}', "[]", "{{ messages }}", "Picture 1: "),
-)
-LITERALS = ("<|image_pad|>", "<|video_pad|>")
-TEXT = st.lists(st.one_of(chosen(*_WORDS), st.text(max_size=6)), max_size=8).map("".join)
-TEXT_OR_LITERAL = rarely(st.tuples(TEXT, chosen(*LITERALS), TEXT).map("".join), TEXT, 150)
-_SCALAR = st.one_of(
-    chosen(None, True, 0, -5, 3.5, 1e20, 2**63), TEXT, st.floats(-9, 9).map(lambda x: round(x, 3))
-)
-JSON = st.recursive(
-    _SCALAR,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3),
-        st.dictionaries(chosen("a", "b", "é", "type", "properties", "name"), inner, max_size=3),
-    ),
-    max_leaves=6,
-)
-
-
-@st.composite
-def some(
-    draw: st.DrawFn, sound: Mapping[str, Strategy], odd: Mapping[str, Strategy], most: int = 4
-) -> dict[str, Any]:
-    """A few of the sound fields; one request in eight also has an odd one."""
-    names = draw(st.lists(chosen(*sound), max_size=most, unique=True))
-    fields = {name: draw(sound[name]) for name in names}
-    if odd and draw(st.integers(0, 7)) == 5:
-        name = draw(chosen(*odd))
-        fields[name] = draw(odd[name])
-    return fields
 
 
 SAMPLING: Fields = {
@@ -137,8 +92,8 @@ ODD: Fields = {
     "response_format": chosen({"type": "json_schema"}, {"type": "x"}, "text"),
     "kv_transfer_params": chosen({"prompt_token_ids": [1, 2, 3]}, {"prompt_token_ids": "x"}, 5),
     "use_beam_search": chosen(True, False),
-    "mm_processor_kwargs": chosen({"max_pixels": 5000}, {}),
-    "media_io_kwargs": chosen({"image": {"image_mode": "L"}}, {}),
+    "mm_processor_kwargs": PROCESSOR,
+    "media_io_kwargs": MEDIA_IO,
     "allowed_token_ids": chosen([], [-1], [10**7]),
     "thinking_token_budget": chosen(-1, 5),
     "echo": chosen(True, False),
@@ -276,7 +231,6 @@ _CHAT_ODD: Fields = ODD | {
     "tools": st.one_of(chosen([], None, [{}]), st.lists(_TOOL, max_size=2)),
     "top_logprobs": chosen(0, 3),
     "logprob_token_ids": chosen([1], [-1]),
-    "chat_template": chosen("{{ messages }}", ""),
     "chat_template_kwargs": chosen({"chat_template": "x"}, 5, {"messages": []}),
     "continue_final_message": chosen(True, "x"),
     "mm_payload": chosen("x", None),
@@ -302,7 +256,15 @@ def _chat(draw: st.DrawFn, pool: Sequence[str]) -> Request:
             body |= {"logprobs": True, "top_logprobs": draw(st.integers(0, 5))}
         case 7:
             body |= {"stream": True, "stream_options": {"include_usage": draw(st.booleans())}}
-    return Request("/v1/chat/completions/render", body | draw(some(_CHAT, _CHAT_ODD)))
+    body |= draw(some(_CHAT, _CHAT_ODD)) | draw(_trusted(pool))
+    return Request("/v1/chat/completions/render", body)
+
+
+def _trusted(pool: Sequence[str]) -> Strategy:
+    """What is refused unless the server trusts its clients, in one request of eight."""
+    options = {"mm_processor_kwargs": PROCESSOR, "media_io_kwargs": MEDIA_IO}
+    fields = {"chat_template": TEMPLATES, **(options if pool else {})}
+    return rarely(some(fields, {}, 2), st.just({}), 8)
 
 
 @st.composite

@@ -4,8 +4,9 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fuzz.bodies import LITERALS, Request
+from fuzz.bodies import Request
 from fuzz.compare import Answer
+from fuzz.values import LITERALS
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from fuzz.bodies import JSON, TEXT, TEXT_OR_LITERAL, Request, Strategy, chosen, rarely, some
+from fuzz.bodies import Request
 from fuzz.pictures import data_urls
+from fuzz.values import JSON, TEXT, TEXT_OR_LITERAL, Strategy, chosen, rarely, some
 
 _SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 _EFFORT = chosen("none", "low", "medium", "high")
