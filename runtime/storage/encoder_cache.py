@@ -8,7 +8,6 @@ as absent. Knows no model.
 import asyncio
 import os
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 from runtime.errors import SettingsError, StoreError
 from runtime.storage import Embedding, EncoderCache
 from runtime.storage.digest import digest_of
+from runtime.storage.files import write_whole
 from runtime.storage.names import require_path, require_plain
 from runtime.storage.safetensors import PREFIX_BYTES, Layout, head_of, header_length, layout_of
 
@@ -100,27 +100,10 @@ def _descriptor(embedding: Embedding, checksum: str) -> dict[str, Any]:
 
 
 def _write(path: Path, chunks: Sequence[bytes], *, fsync: bool) -> None:
-    """All or nothing: written aside, then renamed over whatever is there."""
-    aside = path.with_name(f".{FILE_NAME}.{os.getpid()}-{uuid.uuid4().hex}")
     try:
-        with _create(aside) as file:
-            file.writelines(chunks)
-            if fsync:
-                file.flush()
-                os.fsync(file.fileno())
-        aside.replace(path)
+        write_whole(str(path), chunks, fsync=fsync)
     except OSError as error:
-        aside.unlink(missing_ok=True)
         raise StoreError(f"cannot write {path.parent.name}: {error.strerror}") from error
-
-
-def _create(path: Path) -> BinaryIO:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        return path.open("xb")
-    except FileNotFoundError:  # a sweep took the empty directory in between
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("xb")
 
 
 def _try_read(

@@ -9,7 +9,7 @@ import uuid
 from runtime.bus import Bus, Outgoing, TopicPartition
 from runtime.errors import StoreError
 from runtime.storage import BlobStore
-from runtime.storage.blobs import STORE_ID
+from runtime.storage.keys import STORE_ID
 from schemas.topics import Topics
 
 KEY = b"store-id"

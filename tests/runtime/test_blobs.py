@@ -1,24 +1,28 @@
-"""What every blob store promises, on files and in memory; and opening stores by URL."""
+"""What every blob store promises, whatever it is made of; and opening stores by URL."""
 
 import asyncio
 import os
 import time
 from pathlib import Path
 
+import obstore
 import pytest
 from blake3 import blake3
 
 from runtime.errors import SettingsError, StoreError
 from runtime.storage import BlobStore
-from runtime.storage.blobs import ObstoreBlobs, open_blobs
+from runtime.storage.blobs import open_blobs
 from runtime.storage.memory_blobs import MemoryBlobs
+from runtime.storage.object_blobs import ObstoreBlobs
 from schemas.envelope import BlobRef
 
 LARGE = bytes(range(256)) * 8192
 
 
-@pytest.fixture(params=["file", "memory"])
+@pytest.fixture(params=["file", "bucket", "memory"])
 def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
+    if request.param == "bucket":
+        return ObstoreBlobs(obstore.store.MemoryStore())
     return open_blobs("memory:///" if request.param == "memory" else (tmp_path / "s").as_uri())
 
 
@@ -57,6 +61,24 @@ async def test_a_named_object_is_replaced(blobs: BlobStore):
     await blobs.put_named("n", b"2")
 
     assert await blobs.get_named("n") == b"2"
+
+
+@pytest.mark.parametrize("data", [b"", b"small", LARGE])
+async def test_a_named_object_is_what_was_written(blobs: BlobStore, data: bytes):
+    assert await blobs.put_if_absent("n", data)
+    assert await blobs.get_named("n") == data
+
+    await blobs.put_named("n", data + b"!")
+    assert not await blobs.put_if_absent("n", data)
+
+    assert await blobs.get_named("n") == data + b"!"
+
+
+async def test_only_what_is_there_and_whole_is_refreshed(blobs: BlobStore):
+    ref = await blobs.put(b"data")
+
+    assert await blobs.refresh(ref)
+    assert not await blobs.refresh(BlobRef(digest="0" * 64, size=4))
 
 
 @pytest.mark.parametrize("name", ["", "/a", "a/", "a//b", "../a", "a/../b", ".", "a\0b", "a\\b"])
@@ -118,6 +140,51 @@ async def test_a_repeat_refreshes_the_age_of_an_old_file_only(tmp_path: Path):
     assert time.time() - path.stat().st_mtime < 60
 
 
+async def test_a_refresh_makes_an_old_file_young(tmp_path: Path):
+    blobs = open_blobs(tmp_path.as_uri())
+    ref = await blobs.put(b"data")
+    make_old(blob_file(tmp_path, ref), 3600)
+
+    assert await blobs.refresh(ref)
+
+    assert time.time() - blob_file(tmp_path, ref).stat().st_mtime < 60
+    assert await blobs.get(ref) == b"data"
+
+
+async def test_a_file_cut_short_is_not_refreshed(tmp_path: Path):
+    blobs = open_blobs(tmp_path.as_uri())
+    ref = await blobs.put(b"data")
+    blob_file(tmp_path, ref).write_bytes(b"da")
+
+    assert not await blobs.refresh(ref)
+
+
+async def test_nothing_is_left_beside_the_files_of_a_store(tmp_path: Path):
+    blobs = open_blobs(tmp_path.as_uri())
+    ref = await blobs.put(LARGE)
+    await blobs.put_named("a/b", b"1")
+    await blobs.put_if_absent("a/b", b"2")
+    await blobs.put_if_absent("a/c", b"3")
+
+    files = {path for path in tmp_path.rglob("*") if path.is_file()}
+
+    named = tmp_path / "named" / "a"
+    assert files == {blob_file(tmp_path, ref), named / "b", named / "c"}
+
+
+async def test_what_a_crashed_writer_left_is_swept_and_not_counted(tmp_path: Path):
+    blobs = open_blobs(tmp_path.as_uri())
+    ref = await blobs.put(b"data")
+    aside = blob_file(tmp_path, ref).with_name(".unfinished")
+    aside.write_bytes(b"da")
+    make_old(aside, 7200)
+
+    assert await blobs.sweep(max_age_s=3600) == 0
+
+    assert not aside.exists()
+    assert await blobs.get(ref) == b"data"
+
+
 async def test_old_files_are_swept_and_strangers_left_alone(tmp_path: Path):
     blobs = open_blobs(tmp_path.as_uri())
     old, young = await blobs.put(b"old"), await blobs.put(b"young")
@@ -170,7 +237,9 @@ async def test_a_store_that_does_not_answer_is_a_store_error(tmp_path: Path):
         await blobs.put(b"data")
 
 
-@pytest.mark.parametrize("url", ["", "nonsense", "ftp://host/x", "file://relative", "/tmp/x"])
+@pytest.mark.parametrize(
+    "url", ["", "nonsense", "ftp://host/x", "file://relative", "file:///a?b", "/tmp/x"]
+)
 def test_a_bad_url_is_one_readable_line(url: str):
     with pytest.raises(SettingsError) as caught:
         open_blobs(url)

@@ -1,0 +1,75 @@
+"""Files that are there whole or not at all: written aside, then moved into place. All calls block.
+
+Knows no store; errors are OSError.
+"""
+
+import os
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import BinaryIO
+
+
+def write_whole(path: str, chunks: Sequence[bytes], *, fsync: bool = False) -> None:
+    """Replaces whatever is there."""
+    aside = _write_aside(path, chunks, fsync=fsync)
+    try:
+        os.replace(aside, path)
+    except OSError:
+        _discard(aside)
+        raise
+
+
+def write_first(path: str, chunks: Sequence[bytes]) -> bool:
+    """False, and nothing changed, where something is there."""
+    aside = _write_aside(path, chunks)
+    try:
+        os.link(aside, path)
+    except FileExistsError:
+        return False
+    finally:
+        _discard(aside)
+    return True
+
+
+def read_whole(path: str) -> bytes | None:
+    """None where nothing is there."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.readall()
+    except FileNotFoundError:
+        return None
+
+
+def is_aside(name: str) -> bool:
+    """Whether a file of that name is unfinished, or what a crashed writer left."""
+    return name.startswith(".")
+
+
+def _write_aside(path: str, chunks: Sequence[bytes], *, fsync: bool = False) -> str:
+    folder, name = os.path.split(path)
+    aside = f"{folder}/.{name}.{os.getpid()}-{uuid.uuid4().hex}"
+    try:
+        with _create(aside) as file:
+            file.writelines(chunks)
+            if fsync:
+                file.flush()
+                os.fsync(file.fileno())
+    except OSError:
+        _discard(aside)
+        raise
+    return aside
+
+
+def _create(path: str) -> BinaryIO:
+    for _ in range(2):
+        try:
+            return open(path, "xb")
+        except FileNotFoundError:  # the first in its folder, or a sweep has just removed it
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+    return open(path, "xb")
+
+
+def _discard(path: str) -> None:
+    with suppress(OSError):
+        os.unlink(path)
