@@ -9,6 +9,7 @@ from runtime.stage import Stage
 from tokenfleet.options import environment
 from tokenfleet.plan import Role
 from tokenfleet.shared import Shared
+from workers.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from workers.models.media import MediaPipeline
@@ -35,11 +36,11 @@ class RenderParts:
     stage: Stage
     media: "MediaPipeline | None"
     """None for a model that takes text only."""
+    tokenizer: Tokenizer
 
 
 def build_render(shared: Shared) -> RenderParts:
     from workers.render.stage import RenderStage
-    from workers.text.tokenizer import Tokenizer
 
     plan = shared.plan
     tokenizer = Tokenizer.from_directory(shared.directory.path)
@@ -57,16 +58,19 @@ def build_render(shared: Shared) -> RenderParts:
             limits=MediaLimits.from_environ(environment()),
         )
     stage = RenderStage(plan.model, plan.render, media, tokenizer=tokenizer, limits=shared.limits)
-    return RenderParts(stage, media)
+    return RenderParts(stage, media, tokenizer)
 
 
-def build_other_stages(shared: Shared) -> list[Stage]:
-    """The stages of this process's roles behind render, in the order in which requests pass."""
+def build_other_stages(shared: Shared, tokenizer: Tokenizer | None = None) -> list[Stage]:
+    """The stages of this process's roles behind render, in the order in which requests pass.
+
+    `tokenizer` is the model's, where render has it already.
+    """
     roles = shared.plan.roles
     stages: list[Stage] = []
     stages += _engines(shared)
     if Role.DERENDER in roles:
-        stages.append(_derender(shared))
+        stages.append(_derender(shared, tokenizer))
     return stages
 
 
@@ -105,9 +109,12 @@ def _engines(shared: Shared) -> list[Stage]:
     return stages
 
 
-def _derender(shared: Shared) -> Stage:
+def _derender(shared: Shared, tokenizer: Tokenizer | None) -> Stage:
     from workers.derender.stage import DerenderStage
 
     return DerenderStage(
-        shared.plan.model, shared.limits, response_role=shared.plan.ingress.response_role
+        shared.plan.model,
+        shared.limits,
+        response_role=shared.plan.ingress.response_role,
+        tokenizer=tokenizer,
     )

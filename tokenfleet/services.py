@@ -37,12 +37,14 @@ def services_of(shared: Shared, readiness: Readiness, front: Front | None) -> It
     yield _routine("watchdog", Watchdog(shared.telemetry).run)
     yield _routine("sweeper", Sweeper(shared.blobs, shared.plan.fleet.store_max_age_s).run)
     stages: list[Stage] = []
+    tokenizer = None
     if Role.RENDER in roles:
         render = build_render(shared)
         stages.append(render.stage)
+        tokenizer = render.tokenizer
         if (media := render.media) is not None:
             yield Service("media", media.start, lambda _: media.close())
-    for stage in [*stages, *build_other_stages(shared)]:
+    for stage in [*stages, *build_other_stages(shared, tokenizer)]:
         yield _stage(stage, readiness)
         loop = _Loop(shared, stage.stop.value, [stage.stop], _handler_of(stage, shared))
         liveness.append(loop.is_stuck)

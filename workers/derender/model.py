@@ -51,10 +51,17 @@ class TextModel:
 
 
 def open_text_model(
-    settings: ModelSettings, directory: ModelDirectory, limits: ModelLimits, response_role: str
+    settings: ModelSettings,
+    directory: ModelDirectory,
+    limits: ModelLimits,
+    response_role: str,
+    tokenizer: Tokenizer | None = None,
 ) -> TextModel:
-    """Raise SettingsError where the directory holds no usable tokenizer."""
-    tokenizer = Tokenizer.from_directory(directory.path)
+    """Raise SettingsError where the directory holds no usable tokenizer.
+
+    `tokenizer` is the directory's, where it is loaded already: it takes long and much memory.
+    """
+    tokenizer = tokenizer or Tokenizer.from_directory(directory.path)
     return TextModel(
         tokenizer=tokenizer,
         strings=TokenStrings(tokenizer),

@@ -35,6 +35,7 @@ from workers.derender.chunks import derender_chat_chunk, derender_completion_chu
 from workers.derender.coupled import chat_answer, completion_answer, read_generations
 from workers.derender.model import TextModel, open_text_model
 from workers.derender.whole import derender_chat, derender_completion
+from workers.text.tokenizer import Tokenizer
 
 Parts = Sequence[Mapping[str, Any]]
 
@@ -49,11 +50,18 @@ class DerenderStage:
     stop = Stop.DERENDER
 
     def __init__(
-        self, settings: ModelSettings, limits: ModelLimits, *, response_role: str = "assistant"
+        self,
+        settings: ModelSettings,
+        limits: ModelLimits,
+        *,
+        response_role: str = "assistant",
+        tokenizer: Tokenizer | None = None,
     ) -> None:
+        """`tokenizer` is loaded from the model's directory where it is not at hand yet."""
         self._settings = settings
         self._limits = limits
         self._response_role = response_role
+        self._tokenizer = tokenizer
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="derender")
         self._model: TextModel | None = None
 
@@ -78,7 +86,9 @@ class DerenderStage:
 
     def _open(self) -> TextModel:
         directory = read_model(self._settings)
-        return open_text_model(self._settings, directory, self._limits, self._response_role)
+        return open_text_model(
+            self._settings, directory, self._limits, self._response_role, self._tokenizer
+        )
 
     def _direct(self, kind: Kind, raw: bytes) -> bytes:
         """The derender endpoints and `/detokenize`: all is in the body."""
