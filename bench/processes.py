@@ -69,20 +69,20 @@ def wait_until_up(url: str, children: Sequence[subprocess.Popen[bytes]], timeout
 
 def cpu_s(pids: Sequence[int]) -> float:
     """Processor time that processes and their children have used so far."""
-    return sum(_own_cpu_s(pid) for root in pids for pid in _family(root))
+    return sum(_own_cpu_s(pid) for root in pids for pid in family(root))
 
 
 def num_processes(pids: Sequence[int]) -> int:
     """Processes and their children."""
-    return sum(len(_family(root)) for root in pids)
+    return sum(len(family(root)) for root in pids)
 
 
 def rss_bytes(pid: int) -> int:
     """Resident memory of a process and its children; what they share counts for each."""
-    return sum(_own_rss_bytes(member) for member in _family(pid))
+    return sum(_own_rss_bytes(member) for member in family(pid))
 
 
-def _family(root: int) -> list[int]:
+def family(root: int) -> list[int]:
     """A process and all that it has started, directly or not."""
     found = [root]
     for pid in found:
