@@ -61,6 +61,13 @@ def test_sha256_and_sha512_frame_alike() -> None:
     assert digest(values, "sha512").startswith("055c5a2134c59b551c6cd728d7d90be7")
 
 
+def test_whole_numbers_are_as_long_as_they_need_to_be() -> None:
+    numbers = [-1, 0, 1, 2**63 - 1, 2**63, 2**64, -(2**63) - 1, 2**70]
+
+    assert len({digest({"x": number}) for number in numbers}) == len(numbers)
+    assert digest({"x": 2**63}) == digest({"x": np.uint64(2**63)})
+
+
 def test_processor_options_of_the_request_enter_the_identity() -> None:
     options = {"size": {"longest_edge": 100}, "flag": True}
 

@@ -433,6 +433,16 @@ class TestOptions:
 
         assert (error.status, error.type) == (400, "BadRequestError")
 
+    async def test_a_mode_that_nothing_is_made_of_is_refused(self) -> None:
+        pipeline = make_pipeline(**self.TRUSTING)
+        url = data_url(png(mode="LA"))
+
+        error = await refusal(
+            image(url), pipeline=pipeline, media_io_kwargs={"image": {"image_mode": "La"}}
+        )
+
+        assert (error.status, error.type) == (400, "BadRequestError")
+
     async def test_options_of_videos_do_not_disturb_pictures(self) -> None:
         pipeline = make_pipeline(**self.TRUSTING)
 

@@ -98,7 +98,7 @@ def digest(values: Mapping[str, Any], algorithm: Algorithm = "blake3") -> str:
 
 
 def _joined(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """Small chunks together: every update lets go of the interpreter lock and has to get it back."""
+    """Small chunks together: every update gives the interpreter lock away and wants it back."""
     small: list[Chunk] = []
     for chunk in chunks:
         if len(chunk) < _LARGE_BYTES:
@@ -177,7 +177,11 @@ def _leaf(value: Any) -> Iterator[Chunk]:
 def _number(value: bool | int | float) -> bytes:
     if isinstance(value, bool):
         return struct.pack("<?", value)
-    return struct.pack("<q" if isinstance(value, int) else "<d", value)
+    if isinstance(value, float):
+        return struct.pack("<d", value)
+    # 8 bytes as long as that is enough. What numpy makes of longer ones is no identity.
+    size = 8 if -(2**63) <= value < 2**64 else value.bit_length() // 8 + 1
+    return value.to_bytes(size, "little", signed=value < 0)
 
 
 def _image_file(image: ImageFile) -> Iterator[Chunk]:

@@ -146,8 +146,14 @@ _BROKEN = (
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """What a processor sees of a picture that was kept in another mode: transparency on white."""
-    return _convert(image, ImageOptions())
+    """What a processor sees of a picture that was kept in another mode: transparency on white.
+
+    Raise ApiError for a mode that cannot be seen.
+    """
+    try:
+        return _convert(image, ImageOptions())
+    except _BROKEN as error:
+        raise _broken(error) from error
 
 
 def _broken(error: Exception) -> ApiError:
