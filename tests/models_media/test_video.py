@@ -16,7 +16,8 @@ from workers.models.families.qwen3_vl import spread
 from workers.models.families.qwen_sizes import float32_steps
 from workers.models.images import Header, Picture
 from workers.models.limits import Budget, MediaLimits
-from workers.models.video import Source, decode, jpeg_parts, of_pictures, read_source, uniform
+from workers.models.video import decode, jpeg_parts, of_pictures, uniform
+from workers.models.video_file import Source, read_source
 
 LIMITS = MediaLimits()
 
@@ -83,6 +84,60 @@ class TestFacts:
 
         assert turned.shape == (2, 64, 48, 3)
         assert any((turned == np.rot90(plain, k, (1, 2))).all() for k in (1, 3))
+
+
+def damaged(data: bytes, *lost: int) -> bytes:
+    """With nothing but zeros in some packets."""
+    with av.open(io.BytesIO(data)) as container:
+        places = [(p.pos, p.size) for p in container.demux(video=0) if p.size]
+    file = bytearray(data)
+    for number in lost:
+        start, size = places[number]
+        file[start : start + size] = bytes(size)
+    return bytes(file)
+
+
+class TestDamage:
+    """As OpenCV takes it: 40 frames of which about every fourth is wanted."""
+
+    def wanted(self, source: Source) -> list[int]:
+        return spread(source.total_frames, source.total_frames // 4)
+
+    def taken(self, *lost: int, recovers: bool = False) -> tuple[int, list[int]]:
+        data = damaged(video(40), *lost)
+        metadata = decode(data, self.wanted, LIMITS, budget(), recovers=recovers).metadata
+        return metadata["total_num_frames"], metadata["frames_indices"]
+
+    def test_a_lost_frame_leaves_the_numbers_of_the_others(self) -> None:
+        assert self.taken(13) == (40, [0, 4, 9, 17, 22, 26, 30, 35, 39])
+        assert self.taken(12) == (40, [0, 4, 9, 13, 17, 22, 26, 30, 35, 39])
+
+    def test_a_neighbour_may_stand_in_for_it(self) -> None:
+        assert self.taken(13, recovers=True) == (40, [0, 4, 9, 14, 17, 22, 26, 30, 35, 39])
+
+    def test_nothing_stands_in_for_more_than_what_lies_before_the_next_wanted_frame(self) -> None:
+        gone = range(12, 18)
+
+        assert self.taken(*gone, recovers=True) == self.taken(*gone)
+        assert 13 not in self.taken(*gone)[1]
+
+    def test_a_lost_end_is_not_counted(self) -> None:
+        assert self.taken(*range(30, 40)) == (30, [0, 5, 10, 14, 19, 24, 29])
+
+    def test_stand_ins_are_the_frames_they_are_named_after(self) -> None:
+        data = video(40)
+        whole = decode(data, every, LIMITS, budget()).frames
+
+        got = decode(damaged(data, 39), lambda _: [2, 5], LIMITS, budget(), recovers=True)
+
+        assert (got.frames == whole[[2, 5]]).all()
+
+    def test_a_file_without_any_frame_left_is_refused(self) -> None:
+        def end(source: Source) -> list[int]:
+            return list(range(2, source.total_frames))
+
+        with pytest.raises(ApiError, match="none of its frames"):
+            decode(damaged(video(4), 2, 3), end, LIMITS, budget())
 
 
 class TestRefusals:

@@ -25,6 +25,10 @@ _UNTRUSTED = (
 )
 _WHAT = {"mm_processor_kwargs": "preprocessing", "media_io_kwargs": "media loading"}
 
+_OPERATORS_SAY = ("device", "hw_decoders", "max_width", "max_height", "pool_size")
+_NAMING_BACKENDS = ("backend", "video_backend")
+_BACKENDS_OF_DEVICES = ("pynvvideocodec", "deepstream")
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -140,8 +144,20 @@ def merge_io_kwargs(server: Kwargs, request: Kwargs) -> dict[str, dict[str, Any]
         low, high = server.get(modality) or {}, request.get(modality) or {}
         if not isinstance(low, Mapping) or not isinstance(high, Mapping):
             raise bad_request(f"media_io_kwargs.{modality} must be an object", "media_io_kwargs")
+        if modality == "video":
+            high = _clients_say(high)
         merged[modality] = {**low, **high}
         if modality == "video" and len({"fps", "num_frames"} & set(high)) == 1:
             rival = "num_frames" if "fps" in high else "fps"
             merged[modality].pop(rival, None)
     return merged
+
+
+def _clients_say(kwargs: Kwargs) -> Kwargs:
+    """Without what only an operator decides: devices, and backends that need one."""
+    return {
+        name: value
+        for name, value in kwargs.items()
+        if name not in _OPERATORS_SAY
+        and not (name in _NAMING_BACKENDS and value in _BACKENDS_OF_DEVICES)
+    }

@@ -22,11 +22,17 @@ from workers.models.request import Kwargs, MediaRequest, Place
 from workers.models.stored import StoredItem
 
 if TYPE_CHECKING:
-    from workers.models.video import Source, Video
+    from workers.models.video import Video
+    from workers.models.video_file import Source
 
 _SMALL_CHARS = 256 * 1024
 _MAX_DATA_HEAD = 128
 _JPEG_IN_BASE64 = "/9j/"
+_OF_OTHER_BACKENDS = {
+    "num_ffmpeg_threads", "seek_mode", "device", "hw_decoders", "max_width", "max_height",
+    "pool_size", "timeout_sec",
+}  # fmt: skip
+"""Options of vLLM's other video decoders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +134,13 @@ def of_video(data: bytes, place: Place, request: MediaRequest) -> Subject:
     """Raise ApiError for what is no video. A file seen before is not decoded for its identity."""
     from workers.models import video as decoder
 
-    def load(budget: Budget) -> "Video":
-        return decoder.decode(data, _sampler(request), request.limits, budget)
+    kwargs = request.io_kwargs.get("video", {})
 
-    kwargs = json.dumps(request.io_kwargs.get("video", {}), sort_keys=True, default=str)
-    key = (blake3(data).digest(), kwargs)
+    def load(budget: Budget) -> "Video":
+        recovers = bool(kwargs.get("frame_recovery"))
+        return decoder.decode(data, _sampler(request), request.limits, budget, recovers=recovers)
+
+    key = (blake3(data).digest(), json.dumps(kwargs, sort_keys=True, default=str))
     facts, loaded = request.seen_videos.get(key), None
     if facts is None or _nbytes(facts) < len(data):  # else the hash needs no pixels
         loaded = load(request.decode_budget)
@@ -207,6 +215,9 @@ def _sampler(request: MediaRequest) -> "Callable[[Source], list[int]]":
     kwargs = request.io_kwargs.get("video", {})
     if kwargs.get("backend", decoder.BACKEND) != decoder.BACKEND:
         raise bad_request("videos are decoded by the opencv-compatible backend only")
+    foreign = sorted(_OF_OTHER_BACKENDS & kwargs.keys())
+    if foreign:
+        raise bad_request(f"{', '.join(foreign)} is not supported by the 'opencv' backend")
     loader = kwargs.get("video_backend") or request.family.video_loader
     if loader == request.family.video_loader:
         return lambda source: request.family.sample_frames(source.total_frames, source.fps, kwargs)

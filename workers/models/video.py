@@ -4,52 +4,23 @@ vLLM reads videos through OpenCV; PyAV is the same FFmpeg, and the conversion to
 the one OpenCV asks for. Knows no model: which frames to take is asked of a function.
 """
 
-import io
 import math
-import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import av
 import numpy as np
-from av.error import FFmpegError
 
-from schemas.errors import ApiError
 from schemas.refusals import bad_request
+from workers.models.capture import Capture, TimeLimit
 from workers.models.families import options as opt
 from workers.models.images import Picture
 from workers.models.limits import Budget, MediaLimits
+from workers.models.video_file import Source, opened, read_source, recounted
 
-# Containers of one file. Playlists and manifests (HLS, DASH, concat, SDP …) would make FFmpeg fetch
-# what they name.
-_FORMATS = (
-    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,ogg,ivf,gif,apng,"
-    "h264,hevc,m4v,av1,obu,dv,mjpeg,rm,nut,mxf,wtv,webp_anim,y4m,yuv4mpegpipe"
-)
-_OPEN_OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "none"}
 BACKEND = "opencv"
-_TIMELINE_SLACK = 1
-"""A header may be off by one frame without being corrected."""
-
-
 Frames: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The file before sampling."""
-
-    width: int
-    height: int
-    """As stored; frames may be turned."""
-    total_frames: int
-    fps: float
-
-    @property
-    def duration(self) -> float:
-        return self.total_frames / self.fps if self.fps > 0 else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +36,25 @@ class Video:
 Sampler = Callable[[Source], list[int]]
 
 
-def decode(data: bytes, sample: Sampler, limits: MediaLimits, budget: Budget) -> Video:
-    """Raise ApiError where the file is no video, is broken, or has more pixels than allowed."""
-    source = read_source(data, limits)
+def decode(
+    data: bytes, sample: Sampler, limits: MediaLimits, budget: Budget, *, recovers: bool = False
+) -> Video:
+    """Raise ApiError where the file is no video, is broken, or has more pixels than allowed.
+
+    `recovers`: frames that do not decode are replaced by their next neighbours.
+    """
+    source, limit = read_source(data, limits), TimeLimit(limits.max_video_decode_s)
+    if source.is_cut:
+        source = recounted(data, source, limit)
     wanted = sorted(set(sample(source)))
     budget.charge(len(wanted) * source.height * source.width * 3)
-    frames, valid = _read(data, wanted, limits)
-    return Video(frames, _metadata(source, valid))
-
-
-def read_source(data: bytes, limits: MediaLimits) -> Source:
-    """What container and index tell, without decoding a frame."""
-    with _opened(data) as (container, stream):
-        width, height = stream.codec_context.width, stream.codec_context.height
-        _check_pixels(width, height, limits)
-        return Source(width, height, _counted(container, stream), _frame_rate(stream))
+    reading = _read(data, wanted, source, limit, recovers=recovers)
+    if reading.is_damaged and not source.is_cut:
+        shorter = recounted(data, source, limit)
+        if shorter != source:
+            source, wanted = shorter, sorted(set(sample(shorter)))
+            reading = _read(data, wanted, source, limit, recovers=recovers)
+    return Video(reading.frames, _metadata(source, reading.valid))
 
 
 def uniform(source: Source, num_frames: int, fps: float) -> list[int]:
@@ -146,120 +121,52 @@ def _metadata(source: Source, valid: list[int]) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def _opened(data: bytes) -> Iterator[tuple[Any, Any]]:
-    """Container and its video stream; FFmpeg's complaints in the caller's terms."""
-    try:
-        container = av.open(io.BytesIO(data), options=_OPEN_OPTIONS)
-    except (FFmpegError, ValueError, OSError) as error:
-        raise bad_request("Could not open video stream") from error
-    with container:
-        if not container.streams.video:
-            raise bad_request("Could not open video stream: the file has no video")
-        try:
-            yield container, container.streams.video[0]
-        except ApiError:
-            raise
-        except (FFmpegError, ValueError, OSError) as error:
-            raise bad_request(f"Failed to load video: {error}") from error
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    frames: Frames
+    valid: list[int]
+    """Where they come from."""
+    is_damaged: bool
 
 
-def _check_pixels(width: int, height: int, limits: MediaLimits) -> None:
-    if width <= 0 or height <= 0:
-        raise bad_request("Could not open video stream: its frame size is unknown")
-    if 0 < limits.max_image_pixels < width * height:
-        raise bad_request(
-            f"Video frame dimensions {width}x{height} ({width * height} pixels) exceed the maximum"
-            f" of {limits.max_image_pixels} pixels (VLLM_MAX_IMAGE_PIXELS)."
-        )
-
-
-def _frame_rate(stream: Any) -> float:
-    """Average; for streams that tell none, OpenCV takes ticks for frames."""
-    if stream.average_rate:
-        return _quotient(stream.average_rate)
-    return _quotient(1 / stream.time_base) if stream.time_base else 0.0
-
-
-def _quotient(value: Any) -> float:
-    return float(value.numerator / value.denominator)
-
-
-def _counted(container: Any, stream: Any) -> int:
-    """Frames that are shown. A header also counts those that an edit list hides or that are cut
-    off, so it is held against the timeline of the packets."""
-    total = int(stream.frames) or _by_duration(container, stream)
-    packets, shown = _shown(container, stream)
-    if total > 0:
-        return shown if 0 < shown < total - _TIMELINE_SLACK else total
-    if packets == 0:
-        raise bad_request("Could not determine the number of video frames")
-    return packets
-
-
-def _by_duration(container: Any, stream: Any) -> int:
-    seconds = (container.duration or 0) / av.time_base
-    if seconds <= 0 and stream.duration:
-        seconds = float(stream.duration * stream.time_base)
-    return math.floor(seconds * _frame_rate(stream) + 0.5)
-
-
-def _shown(container: Any, stream: Any) -> tuple[int, int]:
-    """Packets to be shown, and frames up to the last of them by its time."""
-    count, last = 0, None
-    for packet in container.demux(stream):
-        if packet.size == 0 or packet.is_discard:
-            continue
-        count += 1
-        moment = packet.dts if packet.pts is None else packet.pts
-        if moment is not None:
-            last = moment if last is None else max(last, moment)
-    if last is None:
-        return count, count
-    seconds = float((last - (stream.start_time or 0)) * stream.time_base)
-    return count, math.floor(seconds * _frame_rate(stream) + 0.5) + 1
-
-
-def _read(data: bytes, wanted: list[int], limits: MediaLimits) -> tuple[Frames, list[int]]:
+def _read(
+    data: bytes, wanted: list[int], source: Source, limit: TimeLimit, *, recovers: bool
+) -> _Reading:
     """The wanted frames that decode, and which they are."""
     frames: Frames | None = None
     valid: list[int] = []
-    for index, picture in _pictures(data, wanted, limits):
-        if frames is None:
-            frames = np.empty((len(wanted), *picture.shape), np.uint8)
-        if picture.shape != frames.shape[1:]:
-            raise bad_request("the size of this video's frames changes within the file")
-        frames[len(valid)] = picture
-        valid.append(index)
+    with opened(data) as (container, stream):
+        capture = Capture(container, stream, source.fps, limit)
+        for index in _taken(capture, wanted, source.total_frames, recovers=recovers):
+            picture = _colours(capture.frame)
+            if frames is None:
+                frames = np.empty((len(wanted), *picture.shape), np.uint8)
+            if picture.shape != frames.shape[1:]:
+                raise bad_request("the size of this video's frames changes within the file")
+            frames[len(valid)] = picture
+            valid.append(index)
+        is_damaged = capture.is_damaged
     if frames is None:
         raise bad_request("Failed to load video: none of its frames can be decoded")
-    return frames[: len(valid)], valid
+    return _Reading(frames[: len(valid)], valid, is_damaged)
 
 
-def _pictures(data: bytes, wanted: list[int], limits: MediaLimits) -> Iterator[tuple[int, Any]]:
-    """(index, RGB picture) for each wanted frame that decodes; the others are left out."""
-    deadline = time.monotonic() + limits.max_video_decode_s
-    left = set(wanted)
-    with _opened(data) as (container, stream):
-        for index, frame in enumerate(_frames(container, stream)):
-            if index in left:
-                left.discard(index)
-                yield index, _colours(frame)
-            if not left:
-                return
-            if time.monotonic() > deadline:
-                raise bad_request(
-                    f"the video takes longer than {limits.max_video_decode_s:g} s to decode"
-                )
-
-
-def _frames(container: Any, stream: Any) -> Iterator[Any]:
-    """In order of presentation; packets that do not decode are passed over."""
-    for packet in container.demux(stream):
-        try:
-            yield from packet.decode()
-        except FFmpegError:
+def _taken(capture: Capture, wanted: Sequence[int], total: int, *, recovers: bool) -> Iterator[int]:
+    """Stops at each wanted frame that decodes. `recovers`: the next frame that does, short of the
+    next wanted one, stands in for one that does not."""
+    targets = set(wanted)
+    next_wanted = dict(zip(wanted, [*wanted[1:], total], strict=True))
+    lost: deque[int] = deque()
+    for index in range(wanted[-1] + 1):
+        if not capture.grab():
+            if index in targets:
+                lost.append(index)
             continue
+        stands_in = recovers and bool(lost) and index < next_wanted[lost[0]]
+        if stands_in:
+            lost.popleft()
+        if stands_in or index in targets:
+            yield index
 
 
 def _colours(frame: Any) -> Any:
