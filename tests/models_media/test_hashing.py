@@ -65,7 +65,6 @@ def test_whole_numbers_are_as_long_as_they_need_to_be() -> None:
     numbers = [-1, 0, 1, 2**63 - 1, 2**63, 2**64, -(2**63) - 1, 2**70]
 
     assert len({digest({"x": number}) for number in numbers}) == len(numbers)
-    assert digest({"x": 2**63}) == digest({"x": np.uint64(2**63)})
 
 
 def test_processor_options_of_the_request_enter_the_identity() -> None:
