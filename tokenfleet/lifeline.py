@@ -9,6 +9,7 @@ import asyncio
 import os
 import shutil
 import socket
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +21,7 @@ from runtime.lifecycle import EXIT_FORCED, Service
 from tokenfleet.plan import Plan
 
 STOP = b"stop\n"
-_PLAN = TypeAdapter(Plan)
+PLAN = TypeAdapter(Plan)
 
 
 class Ready(BaseModel):
@@ -40,7 +41,7 @@ SAID = TypeAdapter[Ready | Refused](Annotated[Ready | Refused, Field(discriminat
 
 
 def plan_line(plan: Plan) -> bytes:
-    return _PLAN.dump_json(plan) + b"\n"
+    return PLAN.dump_json(plan) + b"\n"
 
 
 class Lifeline:
@@ -49,38 +50,39 @@ class Lifeline:
     def __init__(self, connection: socket.socket, metrics: Path) -> None:
         """`metrics`: removed where the parent has gone without doing so."""
         self._connection = connection
-        self._lines = connection.makefile("rb")
+        # Without a buffer: its lock, held by a waiting thread, is fatal when the interpreter ends.
+        self._lines = connection.makefile("rb", buffering=0)
         self._metrics = metrics
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.told_to_end = asyncio.Event()
 
     def read_plan(self) -> Plan:
-        plan: Plan = _PLAN.validate_json(self._lines.readline())
+        """To be called first. From then on the end of the parent is the end of this process."""
+        line = self._lines.readline()
+        if not line:
+            sys.exit(EXIT_FORCED)
+        plan: Plan = PLAN.validate_json(line)
+        threading.Thread(target=self._obey, name="parent", daemon=True).start()
         return plan
 
     def refuse(self, reason: str) -> None:
         self._say(Refused(reason=reason))
 
-    def obeying(self) -> Service:
-        """To be started first."""
-        return Service("parent", self._obey, _nothing)
-
     def reporting(self) -> Service:
         """To be started last."""
-        return Service("ready", self._say_ready, _nothing)
+        return Service("parent", self._say_ready, _nothing)
 
-    async def _obey(self) -> None:
-        loop = asyncio.get_running_loop()
-        threading.Thread(target=self._read, args=[loop], name="parent", daemon=True).start()
-
-    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
-        """A thread, so that the parent's end is seen whatever the event loop does."""
-        for line in self._lines:
-            if line == STOP:
-                loop.call_soon_threadsafe(self.told_to_end.set)
+    def _obey(self) -> None:
+        """A thread, so that the parent's end is seen whatever else this process does."""
+        with suppress(OSError):
+            for line in self._lines:
+                if line == STOP and self._loop is not None:
+                    self._loop.call_soon_threadsafe(self.told_to_end.set)
         shutil.rmtree(self._metrics, ignore_errors=True)
         os._exit(EXIT_FORCED)
 
     async def _say_ready(self) -> None:
+        self._loop = asyncio.get_running_loop()  # nobody is told to stop before
         self._say(Ready())
 
     def _say(self, message: Ready | Refused) -> None:

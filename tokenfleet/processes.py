@@ -52,8 +52,10 @@ class Processes:
             for number, plan in enumerate(self._plans, 1)
         ]
         ready = asyncio.create_task(self._all_ready.wait())
-        await asyncio.wait([ready, *self._places], return_when=asyncio.FIRST_COMPLETED)
-        ready.cancel()
+        try:
+            await asyncio.wait([ready, *self._places], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ready.cancel()
         _raise_first(self._places)
 
     async def _run(self) -> None:

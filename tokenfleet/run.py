@@ -28,7 +28,7 @@ def run(plan: Plan, parent: Lifeline | None = None) -> int:
     front = Front(shared, readiness) if Role.INGRESS in plan.roles else None
     services = list(services_of(shared, readiness, front))
     if parent is not None:
-        services = [parent.obeying(), *services, parent.reporting()]
+        services.append(parent.reporting())
     running = run_services(
         services,
         timeout_s=plan.fleet.shutdown_timeout_s,

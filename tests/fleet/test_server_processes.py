@@ -34,12 +34,12 @@ def arguments(port: int, *more: str) -> list[str]:
 class Server:
     """A render server of two processes; what is left of it at the end is killed."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, until: int = COUNT) -> None:
         self.port = free_port()
         self.parent = Process(
             "server", arguments(self.port), log=folder / "server.log", probes=self.port
         )
-        self.until_ready(COUNT)
+        self.until_ready(until)
 
     def until_ready(self, num_starts: int) -> None:
         """Until so many processes have become ready, dead ones included."""
@@ -246,3 +246,12 @@ def test_no_process_outlives_its_parent(own_server: Server):
 
     until(lambda: not any(map(is_alive, pids)), own_server.parent.describe, STOP_S)
     assert not is_open(own_server.port)
+
+
+def test_nor_while_it_starts(tmp_path: Path):
+    server = Server(tmp_path, until=0)
+    until(lambda: len(server.pids()) == COUNT, server.parent.describe, START_S)
+
+    server.close()
+
+    assert "Traceback" not in server.parent.output()
