@@ -378,6 +378,12 @@ class TestOrderOfRefusals:
         assert (await refusal(broken, self.NOWHERE)).status == 400
         assert (await refusal(self.NOWHERE, broken)).status == 422
 
+    async def test_what_cannot_be_read_is_told_modality_by_modality(self) -> None:
+        no_video = video("data:video/mp4;base64,AAAA")
+
+        assert (await refusal(image(RED), no_video, self.NOWHERE)).status == 422
+        assert (await refusal(no_video, image(RED), self.NOWHERE)).status == 400
+
     @pytest.mark.parametrize("other", [MISSING, NOWHERE, NO_PICTURE])
     async def test_an_extreme_ratio_is_told_last(self, other: MediaPart) -> None:
         for parts in ((other, self.TOO_LONG), (self.TOO_LONG, other)):

@@ -162,18 +162,20 @@ class MediaPipeline:
                 )
 
     async def _subjects(self, parts: Sequence[MediaPart], request: MediaRequest) -> list[Subject]:
-        """In the order of the parts. The first one that cannot be read is told, then what was not
-        sent; what the family refuses is told last of all, by whoever makes the items."""
+        """In the order of the parts. The first one that cannot be read is told, modality by modality,
+        then what was not sent; what the family refuses is told last, by whoever makes the items."""
         places = _places(parts)
+        modalities = list(dict.fromkeys(place.modality for place in places))
         sent = [place for place in places if _is_sent(place)]
+        sent.sort(key=lambda place: modalities.index(place.modality))
         read, fault = await until_failure([self._subject(place, request) for place in sent])
         fault = fault or next(filter(None, map(_nameless, places)), None)
         if fault is not None:
             await in_order([self._in_thread(s.load) for s in read if s.load is not None])
             raise fault
-        by_place = iter(read)
+        found = {(subject.modality, subject.index): subject for subject in read}
         return [
-            next(by_place) if _is_sent(place) else subjects.of_uuid(place, request)
+            found.get((place.modality, place.index)) or subjects.of_uuid(place, request)
             for place in places
         ]
 
