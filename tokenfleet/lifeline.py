@@ -78,7 +78,8 @@ class Lifeline:
             for line in self._lines:
                 if line == STOP and self._loop is not None:
                     self._loop.call_soon_threadsafe(self.told_to_end.set)
-        shutil.rmtree(self._metrics, ignore_errors=True)
+        if self._loop is not None:  # one that still starts leaves it to others, who may need it
+            shutil.rmtree(self._metrics, ignore_errors=True)
         os._exit(EXIT_FORCED)
 
     async def _say_ready(self) -> None:
