@@ -266,6 +266,34 @@ async def test_a_broken_server_template_ends_the_start() -> None:
         await start_stage(QWEN, chat_template="{% for %}")
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--tool-call-parser mistral",), r"\[TOOL_CALLS\]"),
+        (("--tool-call-parser llama3_json",), "python_tag"),
+        (("--tool-call-parser nope",), "known are"),
+        ((), "requires --tool-call-parser"),
+    ],
+)
+async def test_a_tool_parser_that_cannot_work_ends_the_start(
+    flags: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        await start_stage(QWEN, "--enable-auto-tool-choice", *flags)
+
+
+async def test_derender_gets_tools_as_parsers_leave_them() -> None:
+    stage = await start_stage(QWEN, "--enable-auto-tool-choice", "--tool-call-parser pythonic")
+    parameters = {"type": "object", "$defs": {"A": {"type": "string"}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+
+    free = await chat(stage, [user("x")], tools=tools)
+    held = await chat(stage, [user("x")], tools=tools, tool_choice="required")
+
+    assert free["parse_context"]["tools"][0]["function"]["parameters"] == parameters
+    assert held["parse_context"]["tools"][0]["function"]["parameters"] == {"type": "object"}
+
+
 async def test_a_model_without_template_refuses_chats_only(tmp_path: Any) -> None:
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((DATA / "models" / QWEN / name).read_bytes())

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -40,11 +41,54 @@ def test_deepseek_ends_where_the_mark_is(prompt: str, expected: bool) -> None:
     assert expected == reasoning.has_ended(TOKENIZER.encode(prompt, add_special_tokens=False), {})
 
 
+class OfMarks:
+    """Stands for the tokenizer of a model that has these tokens."""
+
+    def __init__(self, *marks: str) -> None:
+        self.marks = marks
+
+    def token_id(self, text: str) -> int | None:
+        return self.marks.index(text) if text in self.marks else None
+
+
+@pytest.mark.parametrize(
+    ("marks", "prompt", "expected"),
+    [
+        (("[TOOL_CALLS]", "[THINK]", "[/THINK]"), [], False),
+        (("[TOOL_CALLS]", "[THINK]", "[/THINK]"), [1, 9, 2, 9], True),
+        (("[TOOL_CALLS]", "[THINK]", "[/THINK]"), [2, 9, 1, 9], False),
+        (("[TOOL_CALLS]", "[THINK]", "[/THINK]"), [9, 0], True),
+        (("[TOOL_CALLS]",), [], True),
+    ],
+)
+def test_mistral_thinks_only_where_a_model_can(
+    marks: tuple[str, ...], prompt: list[int], expected: bool
+) -> None:
+    reasoning = PromptReasoning(reasoning_rules("mistral"), cast(Tokenizer, OfMarks(*marks)))
+
+    assert reasoning.has_ended(prompt, {}) is expected
+
+
+def test_mistral_needs_its_mark_of_calls() -> None:
+    with pytest.raises(SettingsError, match="TOOL_CALLS"):
+        PromptReasoning(reasoning_rules("mistral"), TOKENIZER)
+
+
 def test_a_model_without_the_marks_is_refused() -> None:
     llava = Tokenizer.from_directory(MODELS / "tiny-llava")
 
     with pytest.raises(SettingsError, match="<think>"):
-        PromptReasoning(reasoning_rules("qwen3"), llava)
+        PromptReasoning(reasoning_rules("deepseek_r1"), llava)
+
+
+def test_qwen3_takes_any_model_and_believes_what_it_was_told() -> None:
+    llava = Tokenizer.from_directory(MODELS / "tiny-llava")
+    reasoning = PromptReasoning(reasoning_rules("qwen3"), llava)
+
+    ids = llava.encode("a</think>", add_special_tokens=False)
+
+    assert reasoning.has_ended(ids, {}) is False
+    assert reasoning.has_ended(ids, {"enable_thinking": False}) is True
 
 
 def test_an_unknown_parser_is_refused() -> None:

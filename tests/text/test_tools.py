@@ -98,7 +98,35 @@ def test_definitions_of_schemas_are_hoisted() -> None:
     schema = result.structured_outputs.json_
     assert isinstance(schema, dict)
     assert schema["$defs"] == {"A": {"type": "string"}}
-    assert "$defs" in function["parameters"]  # the request's own is not touched
+    assert "$defs" in function["parameters"]  # what the request said stays
+    assert result.functions == [{"name": "f", "parameters": {"type": "object"}}]
+
+
+@pytest.mark.parametrize(
+    ("choice", "forced", "most", "names"),
+    [("required", None, None, ["free", "bare"]), (None, "free", 1, ["free"])],
+)
+def test_mistral_lists_calls_however_they_are_asked_for(
+    choice: str | None, forced: str | None, most: int | None, names: list[str]
+) -> None:
+    given = wishes(functions=[FREE, {"name": "bare"}], choice=choice, forced=forced)
+
+    result = adjusted(given, tool_parser_rules("mistral"), None).structured_outputs
+
+    assert result is not None
+    assert isinstance(result.json_, dict)
+    calls = result.json_["items"]["anyOf"]
+    assert result.json_.get("maxItems") == most
+    assert [call["properties"]["name"]["enum"][0] for call in calls] == names
+    assert calls[0]["properties"]["arguments"] == FREE["parameters"]
+    assert calls[-1]["required"] == ["name", "arguments"]
+
+
+def test_mistral_leaves_a_requests_own_constraint() -> None:
+    regex = StructuredOutputs(regex="a")
+    given = wishes(structured_outputs=regex, is_constrained=True)
+
+    assert adjusted(given, tool_parser_rules("mistral"), None).structured_outputs == regex
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,12 @@
 01-render §7. Decides nothing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from schemas.chat import ChatCompletionRequest
 from schemas.completion import CompletionRequest
-from schemas.fields import NamedToolChoice
+from schemas.fields import NamedToolChoice, Tool
 from workers.render.sampling import AnyRequest
 
 
@@ -34,19 +34,31 @@ def _without_prompt_ids(request: AnyRequest) -> dict[str, Any]:
     return {key: value for key, value in given.items() if key != "prompt_token_ids"}
 
 
-def parse_context(request: AnyRequest, template_kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What derender needs of a chat request."""
+def parse_context(
+    request: AnyRequest,
+    template_kwargs: Mapping[str, Any],
+    functions: Sequence[Mapping[str, Any]],
+) -> dict[str, Any] | None:
+    """What derender needs of a chat request. `functions`: those of its tools, as parsers left
+    them."""
     if not isinstance(request, ChatCompletionRequest):
         return None
     choice = request.tool_choice
     return {
-        "tools": None if request.tools is None else [tool.model_dump() for tool in request.tools],
+        "tools": None if request.tools is None else _tools(request.tools, functions),
         "tool_choice": choice.model_dump() if isinstance(choice, NamedToolChoice) else choice,
         "parallel_tool_calls": request.parallel_tool_calls,
         "include_reasoning": request.include_reasoning,
         "chat_template_kwargs": template_kwargs,
         "history_tool_call_cnt": _count_tool_calls(request.messages),
     }
+
+
+def _tools(tools: Sequence[Tool], functions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {**tool.model_dump(), "function": function}
+        for tool, function in zip(tools, functions, strict=True)
+    ]
 
 
 def _count_tool_calls(messages: Iterable[Mapping[str, Any]]) -> int:

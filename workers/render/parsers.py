@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from runtime.errors import SettingsError
 from runtime.settings import ModelSettings
 from schemas.chat import ChatCompletionRequest
 from schemas.fields import NamedToolChoice
@@ -24,9 +25,16 @@ class Parsers:
     ) -> None:
         """Raise SettingsError for names nobody knows and tokenizers that lack a parser's marks."""
         tools, reasoning = settings.tool_call_parser, settings.reasoning_parser
-        self._takes_auto = settings.enable_auto_tool_choice
+        takes_auto = settings.enable_auto_tool_choice
         self._strict_level = strict_level
-        self._tools = tool_parser_rules(tools) if tools and self._takes_auto else None
+        if takes_auto and not tools:
+            raise SettingsError("--enable-auto-tool-choice requires --tool-call-parser")
+        self._tools = tool_parser_rules(tools) if tools and takes_auto else None
+        for mark in self._tools.marks if self._tools else ():
+            if tokenizer.token_id(mark) is None:
+                raise SettingsError(
+                    f"the tokenizer has no {mark} token, which the tool call parser {tools} needs"
+                )
         self._reasoning = (
             PromptReasoning(reasoning_rules(reasoning), tokenizer) if reasoning else None
         )
@@ -41,8 +49,6 @@ class Parsers:
         if self._tools is not None or choice in (None, "none"):
             return
         if choice == "auto":
-            if self._takes_auto:
-                return
             raise bad_request(
                 '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be'
                 " set"

@@ -206,7 +206,7 @@ class Renderer:
             items=items,
             reasoning_ended=ended,
             reasoning_kwargs=kwargs if self._parsers.has_reasoning else None,
-            parse_context=parse_context(request, kwargs),
+            parse_context=parse_context(request, kwargs, tools.functions),
             options=carried_fields(request),
         )
 

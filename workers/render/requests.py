@@ -90,6 +90,8 @@ def chat_tools(request: ChatCompletionRequest) -> ToolWishes:
         forced=choice.function.name if isinstance(choice, NamedToolChoice) else None,
         is_parallel=request.parallel_tool_calls is not False,
         structured_outputs=structured_outputs(request.structured_outputs, request.response_format),
+        is_constrained=request.structured_outputs is not None
+        or getattr(request.response_format, "type", None) == "structural_tag",
         skip_special_tokens=request.skip_special_tokens,
     )
 

@@ -222,6 +222,7 @@ def _wishes(request: ResponsesRequest, functions: list[dict[str, Any]]) -> ToolW
         forced=forced,
         is_parallel=request.parallel_tool_calls is not False,
         structured_outputs=_structured_outputs(request),
+        is_constrained=True,
         skip_special_tokens=request.skip_special_tokens,
     )
 

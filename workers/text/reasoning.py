@@ -26,9 +26,13 @@ class ReasoningRules:
     switch: str | None = None
     """Template variable that switches thinking off."""
     keeps_special_tokens: bool = False
+    needs: tuple[str, ...] = ()
+    """Tokens that the parser goes by: a model without them cannot have it."""
+    is_optional: bool = False
+    """A model without the marks does not think."""
 
 
-_THINK = ReasoningRules()
+_THINK = ReasoningRules(needs=("<think>", "</think>"))
 _QWEN3 = ReasoningRules(
     also_end=("<tool_call>",),
     boundaries=("<|im_start|>", "<|im_end|>"),
@@ -36,11 +40,20 @@ _QWEN3 = ReasoningRules(
     switch="enable_thinking",
     keeps_special_tokens=True,
 )
+_MISTRAL = ReasoningRules(
+    start="[THINK]",
+    end="[/THINK]",
+    also_end=("[TOOL_CALLS]",),
+    keeps_special_tokens=True,
+    needs=("[TOOL_CALLS]",),
+    is_optional=True,
+)
 
 REASONING_PARSERS: dict[str, ReasoningRules] = {
     "qwen3": _QWEN3,
     "deepseek_r1": _THINK,
     "step5": _THINK,
+    "mistral": _MISTRAL,
 }
 
 
@@ -57,19 +70,21 @@ class PromptReasoning:
     """Decides for one model whether a prompt leaves its thinking open."""
 
     def __init__(self, rules: ReasoningRules, tokenizer: Tokenizer) -> None:
-        """Raise SettingsError where the model has no such marks."""
+        """Raise SettingsError where the model has not the marks that it needs."""
         self.rules = rules
+        for mark in rules.needs:
+            if tokenizer.token_id(mark) is None:
+                raise SettingsError(
+                    f"the tokenizer has no {mark} token, which the reasoning parser needs"
+                )
         self._start = tokenizer.token_id(rules.start)
-        end = tokenizer.token_id(rules.end)
-        if self._start is None or end is None:
-            raise SettingsError(
-                f"the tokenizer has no {rules.start} and {rules.end} tokens, which the reasoning"
-                " parser needs"
-            )
-        self._ends = {end, *map(tokenizer.token_id, rules.also_end)} - {None}
+        marks = (rules.end, *rules.also_end)
+        self._ends = {token for token in map(tokenizer.token_id, marks) if token is not None}
         self._boundaries = {tokenizer.token_id(text) for text in rules.boundaries} - {None}
 
     def has_ended(self, prompt_ids: Sequence[int], template_kwargs: Mapping[str, Any]) -> bool:
+        if self.rules.is_optional and self._start is None:
+            return True
         thinks = self.rules.starts_inside and self._is_switched_on(template_kwargs)
         is_told_not_to = self.rules.starts_inside and not thinks
         for token in reversed(prompt_ids):

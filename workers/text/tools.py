@@ -32,6 +32,8 @@ class ToolWishes:
     """Name of the function that must be called."""
     is_parallel: bool = True
     structured_outputs: StructuredOutputs | None = None
+    is_constrained: bool = False
+    """By `structured_outputs` that some parsers leave alone even where a call must be made."""
     skip_special_tokens: bool | None = None
     """None: as the server's defaults say."""
 
@@ -48,12 +50,17 @@ class ToolParserRules:
     """None: required and named calls are held to a JSON schema instead, or to nothing."""
     reads_json: bool = True
     """Whether required and named calls may come as plain JSON."""
+    lists_calls: bool = False
+    """Required and named calls alike come as a list of names and arguments, unless the request has
+    a constraint of its own."""
     keeps_special_tokens: Literal["never", "with_tools", "always"] = "never"
     """Marks of calls are special tokens in some models: they must not be left out."""
+    marks: tuple[str, ...] = ()
+    """Tokens that the parser goes by: a model without them cannot have it."""
 
 
 _HERMES = ToolParserRules(structural_tags.hermes, keeps_special_tokens="with_tools")
-_LLAMA = ToolParserRules(structural_tags.llama)
+_LLAMA = ToolParserRules(structural_tags.llama, marks=("<|python_tag|>",))
 _QWEN_XML = ToolParserRules(structural_tags.qwen3_coder, keeps_special_tokens="always")
 
 TOOL_PARSERS: dict[str, ToolParserRules] = {
@@ -63,13 +70,20 @@ TOOL_PARSERS: dict[str, ToolParserRules] = {
     "llama4_json": _LLAMA,
     "qwen3_coder": _QWEN_XML,
     "qwen3_xml": _QWEN_XML,
-    "mistral": ToolParserRules(reads_json=False, keeps_special_tokens="always"),
+    "mistral": ToolParserRules(
+        reads_json=False,
+        lists_calls=True,
+        keeps_special_tokens="always",
+        marks=("[TOOL_CALLS]",),
+    ),
     "pythonic": ToolParserRules(),
     "llama4_pythonic": ToolParserRules(),
     "xlam": ToolParserRules(),
     "phi4_mini_json": ToolParserRules(),
     "internlm": ToolParserRules(keeps_special_tokens="with_tools"),
-    "jamba": ToolParserRules(keeps_special_tokens="with_tools"),
+    "jamba": ToolParserRules(
+        keeps_special_tokens="with_tools", marks=("<tool_calls>", "</tool_calls>")
+    ),
 }
 
 
@@ -88,6 +102,8 @@ def adjusted(wishes: ToolWishes, rules: ToolParserRules, level: StrictLevel | No
         wishes = _with_grammar(wishes, rules, level or "auto")
     if rules.reads_json and rules.grammar is None:
         wishes = _with_json_schema(wishes)
+    if rules.lists_calls and not wishes.is_constrained:
+        wishes = _with_list_schema(wishes)
     keeps = rules.keeps_special_tokens
     if keeps == "always" or (keeps == "with_tools" and wishes.may_call):
         wishes = replace(wishes, skip_special_tokens=False)
@@ -162,9 +178,41 @@ def _with_json_schema(wishes: ToolWishes) -> ToolWishes:
         schema = _parameters(named[0])
     elif wishes.choice == "required":
         schema = _calls_schema(wishes)
+        wishes = replace(wishes, functions=[_without_definitions(f) for f in wishes.functions])
     else:
         return wishes
     return replace(wishes, structured_outputs=StructuredOutputs(json=schema))
+
+
+def _with_list_schema(wishes: ToolWishes) -> ToolWishes:
+    if not wishes.functions or not (wishes.forced or wishes.choice == "required"):
+        return wishes
+    calls = [
+        {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "enum": [f["name"]]},
+                "arguments": f.get("parameters") or {"type": "object"},
+            },
+            "required": ["name", "arguments"],
+        }
+        for f in wishes.functions
+        if wishes.forced in (None, f["name"])
+    ]
+    schema: dict[str, Any] = {"type": "array", "minItems": 1}
+    if wishes.forced is not None:
+        schema["maxItems"] = 1
+    schema["items"] = {"type": "object", "anyOf": calls}
+    return replace(wishes, structured_outputs=StructuredOutputs(json=schema))
+
+
+def _without_definitions(function: dict[str, Any]) -> dict[str, Any]:
+    """What vLLM leaves of a tool whose definitions it moved into a schema of all calls."""
+    parameters = function.get("parameters")
+    if not parameters or "$defs" not in parameters:
+        return function
+    rest = {key: value for key, value in parameters.items() if key != "$defs"}
+    return {**function, "parameters": rest}
 
 
 def _parameters(function: dict[str, Any]) -> dict[str, Any]:
