@@ -95,6 +95,7 @@ class Processes:
             await self._pause(deaths.pause_s)
 
     async def _spawn(self, number: int, plan: Plan) -> Child:
+        self._metrics.mkdir(mode=0o700, exist_ok=True)  # who tidies up may have taken it away
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
