@@ -97,6 +97,16 @@ def test_a_template_may_refuse_before_anything_is_fetched() -> None:
     assert excuses.reason(plain, refused(), refused(422)) is None
 
 
+def test_a_broken_picture_may_be_known_by_its_uuid() -> None:
+    path, broken = "/v1/chat/completions/render", refused(message="Failed to load image: x")
+    named = Request(path, {"messages": [{"role": "user", "content": [{"uuid": "u"}]}]})
+    plain = Request(path, {"messages": []})
+
+    assert excuses.reason(named, rendered(), broken) is not None
+    assert excuses.reason(plain, rendered(), broken) is None
+    assert excuses.reason(named, rendered(), refused()) is None
+
+
 @pytest.mark.parametrize("form", MODES)
 def test_recipes_make_pictures(form: str) -> None:
     for mode in MODES[form]:

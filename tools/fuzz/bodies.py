@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fuzz.options import MEDIA_IO, PROCESSOR, TEMPLATES
 from fuzz.pictures import data_urls
 from fuzz.values import JSON, TEXT, TEXT_OR_LITERAL, Fields, Strategy, chosen, rarely, some
+from fuzz.videos import video_urls
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +107,13 @@ ODD: Fields = {
 @st.composite
 def _medium(draw: st.DrawFn, pool: Sequence[str]) -> dict[str, Any]:
     url: Any = draw(rarely(chosen(*_ODD_URLS), chosen(*pool), 30))
-    part: dict[str, Any] = {"type": "image_url", "image_url": {"url": url}}
+    modality = getattr(url, "modality", "image")
+    kind = f"{modality}_url"
+    part: dict[str, Any] = {"type": kind, kind: {"url": url}}
     if draw(st.integers(0, 3)) == 2:
         part["uuid"] = draw(rarely(chosen(5, "../a/b", "é"), chosen("u1", "u2"), 15))
-        part["image_url"] = draw(chosen(part["image_url"], part["image_url"], url, None))
-    if draw(st.integers(0, 9)) == 3:
+        part[kind] = draw(chosen(part[kind], part[kind], url, None))
+    if modality == "image" and draw(st.integers(0, 9)) == 3:
         part |= draw(
             chosen({"detail": "low"}, {"type": "input_image", "image_url": url, "detail": "auto"})
         )
@@ -269,8 +272,8 @@ def _trusted(pool: Sequence[str]) -> Strategy:
 
 @st.composite
 def chats_with_pictures(draw: st.DrawFn) -> list[Request]:
-    """Requests that share pictures and uuids, in order: what the second finds the first left."""
-    pool = draw(st.lists(data_urls(), min_size=1, max_size=3))
+    """Requests that share media and uuids, in order: what the second finds the first left."""
+    pool = draw(st.lists(rarely(video_urls(), data_urls(), 6), min_size=1, max_size=3))
     return draw(st.lists(_chat(pool), min_size=1, max_size=2))
 
 

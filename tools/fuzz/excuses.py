@@ -40,9 +40,15 @@ def _empty_history(request: Request, ours: Answer, peer: Answer) -> bool:
     return crashed and ours.status == 200 and request.path == "/v1/responses/render"
 
 
+def _known_by_its_uuid(request: Request, ours: Answer, peer: Answer) -> bool:
+    is_broken = peer.status == 400 and "Failed to load image" in str(peer.body)
+    return is_broken and ours.status == 200 and '"uuid"' in json.dumps(request.body)
+
+
 EXCUSES = (
     Excuse("a placeholder literal typed by a user is plain text", _literal),
     Excuse("a caller's fault answers 4xx where vLLM answers 5xx", _caller_at_fault),
     Excuse("nothing is fetched for messages that the template refuses", _template_first),
+    Excuse("what a uuid names already is not decoded again", _known_by_its_uuid),
     Excuse("an assistant message without parts is empty; vLLM fails inside", _empty_history),
 )

@@ -18,11 +18,18 @@ _IMAGE_IO: Mapping[str, Strategy] = {
     "unheard_of": JSON,
 }
 _IMAGE_IO_ODD: Mapping[str, Strategy] = {
-    "image_mode": chosen("", "nonsense", 5, "rgb", []),
+    "image_mode": chosen("", "nonsense", 5, "rgb"),
     "rgba_background_color": chosen([1, 2], [1, 2, 300], "red", None, [1.5, 2, 3], [True, 0, 1]),
 }
 _IO_ODD = chosen({"image": None}, {"image": 5}, {"video": {"fps": 1}}, {"x": {}}, 5, [], {})
-MEDIA_IO = rarely(_IO_ODD, st.fixed_dictionaries({"image": some(_IMAGE_IO, _IMAGE_IO_ODD, 2)}), 12)
+_VIDEO_IO = chosen({"num_frames": 3}, {"num_frames": 8}, {"fps": 1}, {"fps": 4.0}, {})
+MEDIA_IO = rarely(
+    _IO_ODD,
+    st.fixed_dictionaries(
+        {"image": some(_IMAGE_IO, _IMAGE_IO_ODD, 2)}, optional={"video": _VIDEO_IO}
+    ),
+    12,
+)
 
 _PIXELS = st.one_of(st.integers(1, 5000), st.integers(1, 300_000), st.integers(1, 2**21))
 _CHANNELS = st.one_of(
@@ -51,12 +58,11 @@ _ODD: Mapping[str, Strategy] = {
     "patch_size": chosen(16, "x", None),
     "text_kwargs": chosen({}, {"truncation": True}, None),
 }
-_SCOPED = some(_KNOWN, _ODD, 2)
 PROCESSOR = rarely(
     chosen(5, [], {}, None, {"images_kwargs": 5}, {"images_kwargs": None}),
     st.one_of(
         some({**_KNOWN, "unheard_of": JSON}, _ODD, 3),
-        st.fixed_dictionaries({"images_kwargs": _SCOPED}),
+        st.fixed_dictionaries({"images_kwargs": some(_KNOWN, {}, 2)}),
         st.fixed_dictionaries({"images_kwargs": some(_KNOWN, {}, 2), "max_pixels": _PIXELS}),
         st.fixed_dictionaries({"videos_kwargs": some(_KNOWN, {}, 2)}),
     ),

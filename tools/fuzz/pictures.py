@@ -33,9 +33,10 @@ _ORIENTATION = 0x0112
 
 
 class DataUrl(str):
-    """A picture as a request carries it, which prints as its recipe."""
+    """A picture or video as a request carries it, which prints as its recipe."""
 
     recipe: Any = None
+    modality = "image"
 
     def __repr__(self) -> str:
         return f"<{self.recipe}: {len(self)} characters>"
