@@ -162,7 +162,7 @@ class MediaPipeline:
                 )
 
     async def _subjects(self, parts: Sequence[MediaPart], request: MediaRequest) -> list[Subject]:
-        """In the order of the parts. The first one that cannot be read is told, modality by modality,
+        """In the order of the parts. The first that cannot be read is told, modality by modality,
         then what was not sent; what the family refuses is told last, by whoever makes the items."""
         places = _places(parts)
         modalities = list(dict.fromkeys(place.modality for place in places))
