@@ -122,6 +122,31 @@ def test_mistral_lists_calls_however_they_are_asked_for(
     assert calls[-1]["required"] == ["name", "arguments"]
 
 
+def test_deepseek_writes_its_calls_into_one_section() -> None:
+    rules = tool_parser_rules("deepseek_v3")
+
+    section = format_of(adjusted(wishes(), rules, None))
+    forced = format_of(adjusted(wishes(choice=None, forced="free"), rules, None))
+
+    call = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>free\n```json\n"
+    assert section["begin"] == "<｜tool▁calls▁begin｜>"
+    assert section["content"]["separator"] == "\n"
+    assert section["content"]["tags"][0]["begin"] == call
+    assert forced["begin"] == section["begin"] + call
+    assert forced["end"] == "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+
+
+def test_a_free_section_of_calls_opens_at_its_mark() -> None:
+    form = format_of(adjusted(wishes(choice="auto"), tool_parser_rules("deepseek_v31"), None))
+
+    assert form["triggers"] == ["<｜tool▁calls▁begin｜>"]
+    assert form["tags"][0]["content"]["tags"][0]["begin"].endswith("free<｜tool▁sep｜>")
+
+
+def test_gemma4_calls_are_held_to_nothing() -> None:
+    assert adjusted(wishes(), tool_parser_rules("gemma4"), None).structured_outputs is None
+
+
 def test_mistral_leaves_a_requests_own_constraint() -> None:
     regex = StructuredOutputs(regex="a")
     given = wishes(structured_outputs=regex, is_constrained=True)
@@ -137,6 +162,13 @@ def test_mistral_leaves_a_requests_own_constraint() -> None:
         ("hermes", {"functions": []}, None),
         ("llama3_json", {}, None),
         ("qwen3_coder", {"functions": []}, False),
+        ("granite", {"choice": "none"}, False),
+        ("granite4", {"choice": "none"}, None),
+        ("granite4", {}, False),
+        ("seed_oss", {"functions": []}, False),
+        ("gemma4", {"choice": "none"}, False),
+        ("deepseek_v3", {}, None),
+        ("olmo3", {}, None),
     ],
 )
 def test_marks_of_calls_are_not_left_out(

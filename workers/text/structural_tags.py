@@ -54,11 +54,13 @@ def triggered(
     }
 
 
-def separated(tags: Sequence[Format], *, stop_after_first: bool = False) -> Format:
+def separated(
+    tags: Sequence[Format], *, separator: str = "", stop_after_first: bool = False
+) -> Format:
     return {
         "type": "tags_with_separator",
         "tags": list(tags),
-        "separator": "",
+        "separator": separator,
         "at_least_one": True,
         "stop_after_first": stop_after_first,
     }
@@ -119,6 +121,43 @@ def qwen3_coder(functions: Sequence[dict[str, Any]], choice: Choice) -> Format:
     return triggered(
         ["<tool_call>\n<function="], tags, excludes=_THINK, at_least_one=choice == "required"
     )
+
+
+def deepseek_v3(functions: Sequence[dict[str, Any]], choice: Choice) -> Format:
+    """A section of calls, each a fenced JSON object behind its name."""
+    ways = [("function<｜tool▁sep｜>" + f["name"] + "\n```json\n", "\n```") for f in functions]
+    return _deepseek(functions, ways, choice, separator="\n")
+
+
+def deepseek_v31(functions: Sequence[dict[str, Any]], choice: Choice) -> Format:
+    """A section of calls, each a JSON object behind its name."""
+    ways = [(f["name"] + "<｜tool▁sep｜>", "") for f in functions]
+    return _deepseek(functions, ways, choice, separator="")
+
+
+def _deepseek(
+    functions: Sequence[dict[str, Any]],
+    ways: Sequence[tuple[str, str]],
+    choice: Choice,
+    *,
+    separator: str,
+) -> Format:
+    start, end = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+    outer = (start, end) if choice == "forced" else ("", "")  # then no section is around the call
+    tags = [
+        tag(
+            f"{outer[0]}<｜tool▁call▁begin｜>{before}",
+            json_schema(schema_of(f)),
+            f"{behind}<｜tool▁call▁end｜>{outer[1]}",
+        )
+        for f, (before, behind) in zip(functions, ways, strict=True)
+    ]
+    if choice == "forced":
+        return tags[0]
+    if not tags:
+        return any_text(_THINK)
+    section = tag(start, separated(tags, separator=separator), end)
+    return section if choice == "required" else triggered([start], [section], excludes=_THINK)
 
 
 def one_call(form: Any) -> Any:

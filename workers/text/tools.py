@@ -11,7 +11,7 @@ from typing import Any, Literal
 from runtime.errors import SettingsError
 from schemas.errors import ApiError
 from schemas.sampling import StructuredOutputs
-from workers.text import structural_tags
+from workers.text import call_schemas, structural_tags
 from workers.text.structural_tags import Choice, Format
 
 StrictLevel = Literal["auto", "function", "parameter"]
@@ -62,6 +62,10 @@ class ToolParserRules:
 _HERMES = ToolParserRules(structural_tags.hermes, keeps_special_tokens="with_tools")
 _LLAMA = ToolParserRules(structural_tags.llama, marks=("<|python_tag|>",))
 _QWEN_XML = ToolParserRules(structural_tags.qwen3_coder, keeps_special_tokens="always")
+_ENGINE = ToolParserRules(keeps_special_tokens="always")
+_DEEPSEEK_MARKS = tuple(
+    f"<｜tool▁{what}｜>" for what in ("calls▁begin", "calls▁end", "call▁begin", "call▁end")
+)
 
 TOOL_PARSERS: dict[str, ToolParserRules] = {
     "hermes": _HERMES,
@@ -76,8 +80,15 @@ TOOL_PARSERS: dict[str, ToolParserRules] = {
         keeps_special_tokens="always",
         marks=("[TOOL_CALLS]",),
     ),
+    "deepseek_v3": ToolParserRules(structural_tags.deepseek_v3, marks=_DEEPSEEK_MARKS),
+    "deepseek_v31": ToolParserRules(structural_tags.deepseek_v31, marks=_DEEPSEEK_MARKS),
+    "granite": _ENGINE,
+    "seed_oss": _ENGINE,
+    "gemma4": ToolParserRules(reads_json=False, keeps_special_tokens="always"),
+    "granite4": ToolParserRules(keeps_special_tokens="with_tools"),
     "pythonic": ToolParserRules(),
     "llama4_pythonic": ToolParserRules(),
+    "olmo3": ToolParserRules(),
     "xlam": ToolParserRules(),
     "phi4_mini_json": ToolParserRules(),
     "internlm": ToolParserRules(keeps_special_tokens="with_tools"),
@@ -175,10 +186,11 @@ def _with_json_schema(wishes: ToolWishes) -> ToolWishes:
         return wishes
     if wishes.forced is not None:
         named = [f for f in wishes.functions if f["name"] == wishes.forced]
-        schema = _parameters(named[0])
+        schema = call_schemas.parameters(named[0])
     elif wishes.choice == "required":
-        schema = _calls_schema(wishes)
-        wishes = replace(wishes, functions=[_without_definitions(f) for f in wishes.functions])
+        schema = call_schemas.calls(wishes.functions, is_parallel=wishes.is_parallel)
+        left = [call_schemas.without_definitions(f) for f in wishes.functions]
+        wishes = replace(wishes, functions=left)
     else:
         return wishes
     return replace(wishes, structured_outputs=StructuredOutputs(json=schema))
@@ -187,58 +199,5 @@ def _with_json_schema(wishes: ToolWishes) -> ToolWishes:
 def _with_list_schema(wishes: ToolWishes) -> ToolWishes:
     if not wishes.functions or not (wishes.forced or wishes.choice == "required"):
         return wishes
-    calls = [
-        {
-            "type": "object",
-            "properties": {
-                "name": {"type": "string", "enum": [f["name"]]},
-                "arguments": f.get("parameters") or {"type": "object"},
-            },
-            "required": ["name", "arguments"],
-        }
-        for f in wishes.functions
-        if wishes.forced in (None, f["name"])
-    ]
-    schema: dict[str, Any] = {"type": "array", "minItems": 1}
-    if wishes.forced is not None:
-        schema["maxItems"] = 1
-    schema["items"] = {"type": "object", "anyOf": calls}
+    schema = call_schemas.mistral(wishes.functions, wishes.forced)
     return replace(wishes, structured_outputs=StructuredOutputs(json=schema))
-
-
-def _without_definitions(function: dict[str, Any]) -> dict[str, Any]:
-    """What vLLM leaves of a tool whose definitions it moved into a schema of all calls."""
-    parameters = function.get("parameters")
-    if not parameters or "$defs" not in parameters:
-        return function
-    rest = {key: value for key, value in parameters.items() if key != "$defs"}
-    return {**function, "parameters": rest}
-
-
-def _parameters(function: dict[str, Any]) -> dict[str, Any]:
-    return function.get("parameters") or {"type": "object", "properties": {}}
-
-
-def _calls_schema(wishes: ToolWishes) -> dict[str, Any]:
-    """A list of calls; definitions that the tools' schemas share move to its top."""
-    definitions: dict[str, Any] = {}
-    calls = []
-    for function in wishes.functions:
-        parameters = dict(_parameters(function))
-        definitions |= parameters.pop("$defs", {})
-        calls.append(
-            {
-                "properties": {
-                    "name": {"type": "string", "enum": [function["name"]]},
-                    "parameters": parameters,
-                },
-                "required": ["name", "parameters"],
-            }
-        )
-    schema: dict[str, Any] = {"type": "array", "minItems": 1}
-    schema["items"] = {"type": "object", "anyOf": calls}
-    if not wishes.is_parallel:
-        schema["maxItems"] = 1
-    if definitions:
-        schema["$defs"] = definitions
-    return schema
