@@ -389,6 +389,19 @@ class TestOrderOfRefusals:
         for parts in ((other, self.TOO_LONG), (self.TOO_LONG, other)):
             assert "aspect ratio" not in (await refusal(*parts)).message
 
+    async def test_bad_options_are_told_last(self) -> None:
+        options = {"mm_processor_kwargs": {"min_pixels": "x"}}
+
+        for other, status, param in (
+            (self.MISSING, 400, "multi_modal_uuids"),
+            (self.NOWHERE, 422, "image_url"),
+        ):
+            for parts in ((other, image(RED)), (image(RED), other)):
+                pipeline = make_pipeline(render={"trust_request_mm_kwargs": True})
+                error = await refusal(*parts, pipeline=pipeline, **options)
+                await pipeline.close()
+                assert (error.status, error.param) == (status, param)
+
     async def test_a_uuid_excuses_an_extreme_ratio_where_it_is_known(self) -> None:
         pipeline = make_pipeline()
         await load(pipeline, image(RED, "x"))

@@ -210,6 +210,8 @@ class MediaPipeline:
                 f"Cache miss for {subject.modality} at index {subject.index}"
                 " but data is not provided."
             )
+        if known is None and subject.refusal is not None:
+            raise subject.refusal
         if known is None:
             known = await self._flights.run(
                 (request.namespace, subject.modality, subject.mm_hash, request.want_tensors),

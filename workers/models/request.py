@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runtime.settings import ModelSettings, RenderSettings
+from schemas.errors import ApiError
 from schemas.refusals import bad_request
 from workers.models import hashing
 from workers.models.families.adapter import Family, VideoFacts
@@ -53,8 +54,8 @@ class MediaRequest:
     limits: MediaLimits
     processor_kwargs: Kwargs
     """As the request gave them: they enter the hash."""
-    processor_options: Mapping[str, Kwargs]
-    """In force, by modality that the request has."""
+    processor_options: Mapping[str, Kwargs | ApiError]
+    """In force, by modality that the request has; or why they are refused."""
     io_kwargs: Mapping[str, Kwargs]
     """In force, by modality: the server's and the request's together enter the hash."""
     image_options: ImageOptions
@@ -68,8 +69,11 @@ class MediaRequest:
     skip_encoded: bool
 
     def options_of(self, place: Place) -> tuple[Kwargs, Kwargs]:
-        """Processor options of one item, and those that are its alone."""
+        """Processor options of one item, and those that are its alone. Raise ApiError for bad ones:
+        they are told after what is wrong with the media."""
         options = self.processor_options[place.modality]
+        if isinstance(options, ApiError):
+            raise options
         return self.family.for_item(place.modality, options, place.index, place.total)
 
     def item_id(self, place: Place, item: Any) -> str:
@@ -123,7 +127,7 @@ def make_request(
         algorithm=render.mm_hasher_algorithm,
         limits=limits,
         processor_kwargs=processor_kwargs,
-        processor_options={m: options(m, processor_kwargs) for m in modalities},
+        processor_options={m: _attempt(options, m, processor_kwargs) for m in modalities},
         io_kwargs=io_kwargs,
         image_options=image_options(io_kwargs.get("image", {})),
         namespace=namespace,
@@ -134,6 +138,15 @@ def make_request(
         want_tensors=want_tensors,
         skip_encoded=skip_encoded,
     )
+
+
+def _attempt(
+    options: Callable[[str, Kwargs], Kwargs], modality: str, request: Kwargs
+) -> Kwargs | ApiError:
+    try:
+        return options(modality, request)
+    except ApiError as error:
+        return error
 
 
 def merge_io_kwargs(server: Kwargs, request: Kwargs) -> dict[str, dict[str, Any]]:

@@ -41,6 +41,7 @@ class Subject:
 
     modality: str
     mm_hash: str
+    """Empty where nothing can be made of it whatever it is called."""
     plan: Plan | None = None
     """None: only a uuid was given, or the family takes no such medium."""
     refusal: ApiError | None = None
@@ -60,9 +61,7 @@ class Subject:
         return self.make is not None or self.refusal is not None
 
     def planned(self) -> StoredItem | None:
-        """The item as far as it is known without its tensors. Raise ApiError as `refusal`."""
-        if self.refusal is not None:
-            raise self.refusal
+        """The item as far as it is known without its tensors."""
         if self.plan is None:
             return None
         fields = dict(self.plan.metadata)
@@ -105,9 +104,7 @@ def of_image(data: bytes, place: Place, request: MediaRequest) -> Subject:
     if not header.is_complete:
         picture = images.decode(data, options, request.limits)
         header = picture.header
-    processing, _ = request.options_of(place)
     file = hashing.ImageFile(data, options.io_config if header.is_converted else None)
-    name = request.item_id(place, file)
 
     def load() -> images.Picture:
         decoded = picture or images.decode(data, options, request.limits)
@@ -115,7 +112,10 @@ def of_image(data: bytes, place: Place, request: MediaRequest) -> Subject:
             raise bad_request("Failed to load image: its pixels do not fit its header")
         return decoded
 
+    name = ""
     try:
+        processing, _ = request.options_of(place)
+        name = request.item_id(place, file)
         plan = request.family.plan_image(header.width, header.height, processing)
     except ApiError as error:
         return _subject(place, name, load=load, refusal=placed(error, place))
@@ -178,9 +178,10 @@ def _video_subject(
     request: MediaRequest,
     load: "Callable[[], Video]",
 ) -> Subject:
-    processing, _ = request.options_of(place)
-    name = request.item_id(place, (file, facts.metadata))
+    name = ""
     try:
+        processing, _ = request.options_of(place)
+        name = request.item_id(place, (file, facts.metadata))
         facts, kept = _selected(facts, processing, request)
         plan = request.family.plan_video(facts, processing)
     except ApiError as error:
