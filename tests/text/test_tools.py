@@ -1,5 +1,5 @@
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -67,6 +67,60 @@ def test_a_schema_of_the_request_stands_beside_the_calls() -> None:
 
     assert form["type"] == "or"
     assert form["elements"][1]["json_schema"] == {"type": "object"}
+
+
+def test_a_tag_of_the_request_is_completed() -> None:
+    tag = {"type": "structural_tag", "format": {"type": "star", "content": {"type": "any_text"}}}
+    given = wishes(
+        choice="auto", structured_outputs=StructuredOutputs(structural_tag=json.dumps(tag))
+    )
+
+    form = format_of(adjusted(given, tool_parser_rules("hermes"), None))
+
+    content = {"type": "any_text", "excludes": [], "max_tokens": None, "max_chars": None}
+    assert form["elements"][1] == {"type": "star", "content": content}
+
+
+class TestGlm:
+    CITY: ClassVar[dict[str, Any]] = {
+        "name": "f",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": ["integer", "string"]}, "b": {"enum": ["x", 1]}},
+        },
+    }
+
+    def form(self, function: dict[str, Any], **fields: Any) -> Any:
+        given = wishes(functions=[function], **{"choice": "auto", **fields})
+        return format_of(adjusted(given, tool_parser_rules("glm45"), None))
+
+    def test_calls_have_their_form_even_where_nothing_is_strict(self) -> None:
+        form = self.form(self.CITY)
+
+        assert form["triggers"] == ["<tool_call>"]
+        assert "<tool_call>" not in form["excludes"]
+        pairs = form["tags"][0]["content"]["content"]["elements"]
+        assert [pair["elements"][0]["value"] for pair in pairs] == [
+            "<arg_key>a</arg_key><arg_value>", "<arg_key>b</arg_key><arg_value>",
+        ]  # fmt: skip
+        kinds = [e["type"] for pair in pairs for e in pair["elements"][1]["elements"]]
+        assert kinds == ["json_schema", "any_text", "const_string", "const_string"]
+
+    def test_a_strict_tool_is_held_to_its_schema(self) -> None:
+        content = self.form({**self.CITY, "strict": True})["tags"][0]["content"]
+
+        assert content["style"] == "glm_xml"
+        assert content["json_schema"] == self.CITY["parameters"]
+
+    def test_schemas_that_say_more_than_keys_are_left_to_the_model(self) -> None:
+        function = {"name": "f", "parameters": {"properties": {"a": {}}, "anyOf": []}}
+
+        assert self.form(function)["tags"][0]["content"]["json_schema"] is True
+
+    def test_the_server_may_leave_calls_free(self) -> None:
+        given = wishes(functions=[self.CITY], choice="auto")
+
+        assert adjusted(given, tool_parser_rules("glm45"), "auto").structured_outputs is None
 
 
 def test_a_forced_tool_must_be_one() -> None:

@@ -11,6 +11,20 @@ Choice = Literal["auto", "required", "forced"]
 """Whether a call may, must, or must once (a named tool) be made."""
 
 _THINK = ["<think>", "</think>"]
+_ENDS = {"at_least_one": False, "stop_after_first": False}
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "json_schema": {
+        "style": "json", "any_order": False, "max_whitespace_cnt": None, "excludes": [],
+    },
+    "any_text": {"excludes": [], "max_tokens": None, "max_chars": None},
+    "any_tokens": {"exclude_tokens": [], "max_tokens": None},
+    "exclude_token": {"exclude_tokens": []},
+    "triggered_tags": {**_ENDS, "excludes": []},
+    "token_triggered_tags": {"exclude_tokens": [], **_ENDS},
+    "tags_with_separator": _ENDS,
+    "dispatch": {"loop": True, "excludes": []},
+    "token_dispatch": {"loop": True, "exclude_tokens": []},
+}  # fmt: skip
 
 
 def json_schema(schema: Any, style: str = "json") -> Format:
@@ -158,6 +172,22 @@ def _deepseek(
         return any_text(_THINK)
     section = tag(start, separated(tags, separator=separator), end)
     return section if choice == "required" else triggered([start], [section], excludes=_THINK)
+
+
+def completed(form: Any) -> Any:
+    """A format of the request's own with what it left to defaults."""
+    if isinstance(form, list):
+        return [completed(entry) for entry in form]
+    if not isinstance(form, dict):
+        return form
+    whole = {
+        key: value if key == "json_schema" else completed(value) for key, value in form.items()
+    }
+    return whole | {
+        key: value
+        for key, value in _DEFAULTS.get(str(form.get("type")), {}).items()
+        if key not in form
+    }
 
 
 def one_call(form: Any) -> Any:

@@ -12,6 +12,7 @@ from runtime.errors import SettingsError
 from schemas.errors import ApiError
 from schemas.sampling import StructuredOutputs
 from workers.text import call_schemas, structural_tags
+from workers.text.glm_tags import glm
 from workers.text.structural_tags import Choice, Format
 
 StrictLevel = Literal["auto", "function", "parameter"]
@@ -48,6 +49,8 @@ class ToolParserRules:
 
     grammar: Callable[[Sequence[dict[str, Any]], Choice], Format] | None = None
     """None: required and named calls are held to a JSON schema instead, or to nothing."""
+    level: StrictLevel = "auto"
+    """Where the server is not told another."""
     reads_json: bool = True
     """Whether required and named calls may come as plain JSON."""
     lists_calls: bool = False
@@ -63,6 +66,7 @@ _HERMES = ToolParserRules(structural_tags.hermes, keeps_special_tokens="with_too
 _LLAMA = ToolParserRules(structural_tags.llama, marks=("<|python_tag|>",))
 _QWEN_XML = ToolParserRules(structural_tags.qwen3_coder, keeps_special_tokens="always")
 _ENGINE = ToolParserRules(keeps_special_tokens="always")
+_GLM = ToolParserRules(glm, level="function", keeps_special_tokens="always")
 _DEEPSEEK_MARKS = tuple(
     f"<｜tool▁{what}｜>" for what in ("calls▁begin", "calls▁end", "call▁begin", "call▁end")
 )
@@ -82,6 +86,8 @@ TOOL_PARSERS: dict[str, ToolParserRules] = {
     ),
     "deepseek_v3": ToolParserRules(structural_tags.deepseek_v3, marks=_DEEPSEEK_MARKS),
     "deepseek_v31": ToolParserRules(structural_tags.deepseek_v31, marks=_DEEPSEEK_MARKS),
+    "glm45": _GLM,
+    "glm47": _GLM,
     "granite": _ENGINE,
     "seed_oss": _ENGINE,
     "gemma4": ToolParserRules(reads_json=False, keeps_special_tokens="always"),
@@ -110,7 +116,7 @@ def tool_parser_rules(name: str) -> ToolParserRules:
 def adjusted(wishes: ToolWishes, rules: ToolParserRules, level: StrictLevel | None) -> ToolWishes:
     """The wishes as the parser wants them. Raise ApiError for what no grammar can express."""
     if wishes.functions and (wishes.forced or wishes.choice in ("auto", "required")):
-        wishes = _with_grammar(wishes, rules, level or "auto")
+        wishes = _with_grammar(wishes, rules, level or rules.level)
     if rules.reads_json and rules.grammar is None:
         wishes = _with_json_schema(wishes)
     if rules.lists_calls and not wishes.is_constrained:
@@ -171,7 +177,7 @@ def _as_format(given: StructuredOutputs) -> Format:
 
 def _format_of_tag(tag: dict[str, Any]) -> Format:
     if "structures" not in tag:
-        form: Format = tag["format"]
+        form: Format = structural_tags.completed(tag["format"])
         return form
     tags = [
         structural_tags.tag(s["begin"], structural_tags.json_schema(s["schema"]), s["end"])
