@@ -41,6 +41,23 @@ def test_deepseek_ends_where_the_mark_is(prompt: str, expected: bool) -> None:
     assert expected == reasoning.has_ended(TOKENIZER.encode(prompt, add_special_tokens=False), {})
 
 
+@pytest.mark.parametrize(
+    ("name", "kwargs", "expected"),
+    [
+        ("glm45", {}, False),
+        ("glm45", {"enable_thinking": False}, True),
+        ("glm45", {"enable_thinking": False, "thinking": True}, False),
+        ("deepseek_v3", {}, True),
+        ("deepseek_v3", {"enable_thinking": True}, False),
+        ("granite", {}, None),
+    ],
+)
+def test_switches_tell_whether_a_model_thinks(
+    name: str, kwargs: dict[str, bool], expected: bool | None
+) -> None:
+    assert PromptReasoning(reasoning_rules(name), TOKENIZER).has_ended([], kwargs) is expected
+
+
 class OfMarks:
     """Stands for the tokenizer of a model that has these tokens."""
 

@@ -21,23 +21,29 @@ class ReasoningRules:
     """Marks that end thinking without saying so: a call starts."""
     boundaries: tuple[str, ...] = ()
     """Tokens behind which an earlier turn lies: what it closed does not count."""
-    starts_inside: bool = False
-    """The model thinks from its first token on, unless it is told not to."""
-    switch: str | None = None
-    """Template variable that switches thinking off."""
+    switches: tuple[str, ...] = ()
+    """Template variables that switch thinking on or off; none: it is on."""
+    thinks_unasked: bool = True
+    """Whether it is on where no switch is set."""
     keeps_special_tokens: bool = False
     needs: tuple[str, ...] = ()
     """Tokens that the parser goes by: a model without them cannot have it."""
     is_optional: bool = False
     """A model without the marks does not think."""
+    sees_prompts: bool = True
+    """Whether the parser can tell from a prompt at all."""
 
 
 _THINK = ReasoningRules(needs=("<think>", "</think>"))
 _QWEN3 = ReasoningRules(
     also_end=("<tool_call>",),
     boundaries=("<|im_start|>", "<|im_end|>"),
-    starts_inside=True,
-    switch="enable_thinking",
+    switches=("enable_thinking",),
+    keeps_special_tokens=True,
+)
+_GLM = ReasoningRules(
+    also_end=("<tool_call>",),
+    switches=("thinking", "enable_thinking"),
     keeps_special_tokens=True,
 )
 _MISTRAL = ReasoningRules(
@@ -54,6 +60,10 @@ REASONING_PARSERS: dict[str, ReasoningRules] = {
     "deepseek_r1": _THINK,
     "step5": _THINK,
     "mistral": _MISTRAL,
+    "glm45": _GLM,
+    "glm47": _GLM,
+    "granite": ReasoningRules(sees_prompts=False),
+    "deepseek_v3": ReasoningRules(switches=_GLM.switches, thinks_unasked=False),
 }
 
 
@@ -82,18 +92,25 @@ class PromptReasoning:
         self._ends = {token for token in map(tokenizer.token_id, marks) if token is not None}
         self._boundaries = {tokenizer.token_id(text) for text in rules.boundaries} - {None}
 
-    def has_ended(self, prompt_ids: Sequence[int], template_kwargs: Mapping[str, Any]) -> bool:
-        if self.rules.is_optional and self._start is None:
+    def has_ended(
+        self, prompt_ids: Sequence[int], template_kwargs: Mapping[str, Any]
+    ) -> bool | None:
+        """None: nobody knows."""
+        if not self.rules.sees_prompts:
+            return None
+        is_missing = self.rules.is_optional and self._start is None
+        if is_missing or not self._is_switched_on(template_kwargs):
             return True
-        thinks = self.rules.starts_inside and self._is_switched_on(template_kwargs)
-        is_told_not_to = self.rules.starts_inside and not thinks
         for token in reversed(prompt_ids):
             if token in self._ends:
                 return True
             if token == self._start or token in self._boundaries:
                 break
-        return is_told_not_to
+        return False
 
     def _is_switched_on(self, template_kwargs: Mapping[str, Any]) -> bool:
-        switch = self.rules.switch
-        return switch is None or bool(template_kwargs.get(switch, True))
+        if not self.rules.switches:
+            return True
+        given = [template_kwargs.get(switch) for switch in self.rules.switches]
+        is_set = any(value is not None for value in given)
+        return any(given) if is_set else self.rules.thinks_unasked
