@@ -59,6 +59,12 @@ _PROPERTIES = {
     "transaction.state.log.num.partitions": "8",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
+    # For a fleet or two on a few cores: every further thread is one more to wake.
+    "num.network.threads": "1",
+    "num.io.threads": "2",
+    "group.coordinator.threads": "1",
+    # A commit is written when it comes: there are too few to wait for more.
+    "group.coordinator.append.linger.ms": "0",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
     "broker.session.timeout.ms": "3000",
