@@ -1,6 +1,7 @@
 """The body of `/v1/responses/render` (01-render §2.3), not the chat that it becomes."""
 
 import uuid
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, model_validator
@@ -205,8 +206,8 @@ def _with_tool_choice(body: dict[str, Any]) -> dict[str, Any]:
     tools, choice = body.get("tools"), body.get("tool_choice", "auto")
     named = isinstance(choice, dict) and choice.get("type") in ("function", "custom")
     if tools:
-        if named and not choice.get("name"):
-            raise _no_such_tool()
+        if named and isinstance(tools, list):
+            return {**body, "tool_choice": _resolved(choice, tools)}
         return body
     if named:
         raise _no_such_tool()
@@ -215,6 +216,34 @@ def _with_tool_choice(body: dict[str, Any]) -> dict[str, Any]:
             "Tool choice 'required' must be specified with 'tools' parameter.", "tool_choice"
         )
     return {**body, "tool_choice": "none"} if choice in ("auto", "none") else body
+
+
+def _resolved(choice: dict[str, Any], tools: list[Any]) -> dict[str, Any]:
+    """A tool of a namespace may be named without it, where that is clear."""
+    name = choice.get("name")
+    if not name:
+        raise _no_such_tool()
+    names = [pair for tool in tools if isinstance(tool, dict) for pair in _tool_names(tool)]
+    if any(name == full for full, _ in names):
+        return choice
+    found = [full for full, own in names if name == own]
+    if not found:
+        raise _no_such_tool()
+    if len(found) > 1:
+        raise bad_request(
+            f"Tool choice '{name}' is in several namespaces: choose among {', '.join(found)}.",
+            "tool_choice",
+        )
+    return {**choice, "name": found[0]}
+
+
+def _tool_names(tool: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Full and own names of a tool, or of those in a namespace."""
+    inner = tool.get("tools") if tool.get("type") == "namespace" else [tool]
+    for each in inner if isinstance(inner, list) else []:
+        own = each.get("name") if isinstance(each, dict) else None
+        if isinstance(own, str):
+            yield (own if each is tool else f"{tool.get('name')}__{own}"), own
 
 
 def _no_such_tool() -> ApiError:

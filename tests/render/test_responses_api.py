@@ -101,6 +101,35 @@ def test_what_a_render_cannot_know_is_refused(given: Any, fields: Any, param: st
     assert caught.value.param == param
 
 
+F = {"type": "function", "name": "f"}
+GROUP = {"type": "namespace", "name": "n", "tools": [F]}
+
+
+@pytest.mark.parametrize(
+    ("tools", "name", "chosen"),
+    [
+        ([F], "f", "f"),
+        ([GROUP], "n__f", "n__f"),
+        ([GROUP], "f", "n__f"),
+        ([GROUP, F], "f", "f"),
+        ([{"type": "web_search_preview"}], "f", None),
+        ([F], "g", None),
+        ([GROUP, GROUP | {"name": "o"}], "f", None),
+    ],
+)
+def test_a_chosen_tool_must_be_there(tools: Any, name: str, chosen: str | None) -> None:
+    body = {"tools": tools, "tool_choice": {"type": "function", "name": name}}
+
+    if chosen is None:
+        with pytest.raises(ApiError) as caught:
+            convert("q", **body)
+        assert caught.value.param == "tool_choice"
+    else:
+        choice = convert("q", **body).request.tool_choice
+        assert isinstance(choice, dict)
+        assert choice["name"] == chosen
+
+
 def test_two_ways_to_constrain_the_output_are_one_too_many() -> None:
     text = {"format": {"type": "json_object"}}
     given = convert("q", text=text, structured_outputs={"regex": "a"})
