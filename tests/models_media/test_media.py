@@ -440,7 +440,9 @@ class TestOptions:
         "options",
         [
             {"min_pixels": "x"}, {"max_pixels": 0}, {"size": 5}, {"size": {"height": 3}},
-            {"images_kwargs": 5}, {"do_resize": "yes"}, {"patch_size": 8}, {"resample": 99},
+            {"images_kwargs": 5}, {"images_kwargs": {"surprise": 1}}, {"videos_kwargs": {"size": 5}},
+            {"videos_kwargs": {"max_pixels": "x"}}, {"min_frames": "x"}, {"images": []},
+            {"image_mean": [0, 0, 0]}, {"rescale_factor": 1}, {"device": "cuda"}, {"do_resize": "yes"}, {"patch_size": 8}, {"resample": 99},
         ],
     )  # fmt: skip
     async def test_options_that_make_no_sense_are_refused(self, options: Any) -> None:
@@ -465,7 +467,7 @@ class TestOptions:
     async def test_options_of_videos_do_not_disturb_pictures(self) -> None:
         pipeline = make_pipeline(**self.TRUSTING)
 
-        options = {"videos_kwargs": {"max_pixels": "x"}}
+        options = {"videos_kwargs": {"max_pixels": 1, "fps": "x"}}
         assert await load(pipeline, image(RED), mm_processor_kwargs=options)
 
     async def test_the_servers_options_are_no_part_of_the_hash(self) -> None:

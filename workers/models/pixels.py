@@ -48,9 +48,7 @@ def of_planes(image: Image.Image) -> torch.Tensor:
     return torch.cat(channels[:3]).view(1, 3, rgb.height, rgb.width)
 
 
-def resized_planes(
-    image: Image.Image, height: int, width: int, resample: int = 3
-) -> torch.Tensor:
+def resized_planes(image: Image.Image, height: int, width: int, resample: int = 3) -> torch.Tensor:
     """As `of_planes`, in another size: [1, 3, height, width] uint8.
 
     Pillow keeps a fourth, unused byte of each pixel; taking it along spares two copies, and Pillow
@@ -120,12 +118,16 @@ def rescale_and_normalize(pixels: torch.Tensor, options: Mapping[str, Any]) -> t
 
     float32 rounded the way vLLM's processor rounds: the factor goes into mean and deviation first.
     """
+    normalizes = opt.flag(options["do_normalize"], "do_normalize")
+    rescales = opt.flag(options["do_rescale"], "do_rescale")
+    if not normalizes and not rescales:
+        return pixels
     factor = opt.number(options["rescale_factor"], "rescale_factor")
-    if not opt.flag(options["do_normalize"], "do_normalize"):
-        return pixels * factor if opt.flag(options["do_rescale"], "do_rescale") else pixels
+    if not normalizes:
+        return pixels * factor
     mean = torch.tensor(opt.colours(options["image_mean"], "image_mean"))
     std = torch.tensor(opt.colours(options["image_std"], "image_std"))
-    if opt.flag(options["do_rescale"], "do_rescale"):
+    if rescales:
         mean, std = mean * (1.0 / factor), std * (1.0 / factor)
     values = pixels.to(torch.float32, copy=True)
     return values.sub_(mean.view(-1, 1, 1)).div_(std.view(-1, 1, 1))

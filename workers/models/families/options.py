@@ -6,7 +6,7 @@ from typing import Any
 from schemas.refusals import bad_request
 
 SCOPES = {"image": "images_kwargs", "video": "videos_kwargs"}
-_RAW_PIXELS = {"do_normalize": False, "do_rescale": False}
+RAW_PIXELS = {"do_normalize": False, "do_rescale": False}
 
 
 def resolve(
@@ -23,7 +23,7 @@ def resolve(
     """
     merged = merge(server, request)
     if raw_pixels:
-        merged |= _RAW_PIXELS
+        merged |= RAW_PIXELS
     scoped = merged.get(SCOPES[modality]) or {}
     if not isinstance(scoped, Mapping):
         raise bad_request(f"`{SCOPES[modality]}` must be a mapping")

@@ -20,6 +20,7 @@ from workers.models.families.adapter import (
     VideoFacts,
     Vocabulary,
 )
+from workers.models.families.option_types import check_types
 from workers.models.families.qwen_sizes import (
     float32_steps,
     is_resampled,
@@ -127,6 +128,7 @@ class Qwen2VL:
     # --- options
 
     def options(self, modality: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        check_types({**request, **opt.RAW_PIXELS} if self.raw_pixels else request)
         defaults = self.defaults[modality]
         chosen = opt.resolve(
             modality,
