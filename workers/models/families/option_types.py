@@ -94,11 +94,20 @@ def check_types(request: Mapping[str, Any]) -> None:
     for name in _TAKEN:
         if name in request:
             raise bad_request(f"mm_processor_kwargs.{name} is not for requests to say")
+    for name, value in request.items():
+        if not name.endswith("_kwargs") and _is_deep(value):
+            raise bad_request(f"mm_processor_kwargs.{name} has lists or objects inside of others")
     for scope in ("text_kwargs", "audio_kwargs", *SCOPES.values()):
         if not isinstance(request.get(scope) or {}, Mapping):
             raise bad_request(f"`{scope}` must be a mapping")
     for modality, scope in SCOPES.items():
         _check_modality(request, scope, {**_OF_ALL, **_OF_ONE[modality]})
+
+
+def _is_deep(value: Any) -> bool:
+    values = value.values() if isinstance(value, Mapping) else value
+    inner = values if isinstance(value, Mapping | list) else ()
+    return any(isinstance(each, Mapping | list) for each in inner)
 
 
 def _check_modality(request: Mapping[str, Any], scope: str, known: Mapping[str, _Check]) -> None:
