@@ -3,9 +3,10 @@
     python tools/fuzz_render.py --ours URL --peer URL --minutes N [--seed S] [--keep-going]
 
 Both servers are started with the same model argument (it enters the hashes), with
-`--served-model-name m` and no other flag that shows in answers. Prints a minimal reproduction of a
-difference and exits 1; with `--keep-going` it goes on to the next one of another kind. Deliberate
-differences (fuzz/excuses.py) are counted apart.
+`--served-model-name m`, and with `--trust-request-chat-template --trust-request-mm-kwargs`, without
+which what only trusted clients may send is refused and no more; with no other flag that shows in
+answers. Prints a minimal reproduction of a difference and exits 1; with `--keep-going` it goes on
+to the next one of another kind. Deliberate differences (fuzz/excuses.py) are counted apart.
 """
 
 import argparse

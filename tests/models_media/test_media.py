@@ -440,9 +440,11 @@ class TestOptions:
         "options",
         [
             {"min_pixels": "x"}, {"max_pixels": 0}, {"size": 5}, {"size": {"height": 3}},
-            {"images_kwargs": 5}, {"images_kwargs": {"surprise": 1}}, {"videos_kwargs": {"size": 5}},
-            {"videos_kwargs": {"max_pixels": "x"}}, {"min_frames": "x"}, {"images": []},
-            {"image_mean": [0, 0, 0]}, {"surprise": [[]]}, {"surprise": {"a": {}}}, {"rescale_factor": 1}, {"device": "cuda"}, {"do_resize": "yes"}, {"patch_size": 8}, {"resample": 99},
+            {"images_kwargs": 5}, {"images_kwargs": {"surprise": 1}}, {"images": []},
+            {"videos_kwargs": {"size": 5}}, {"videos_kwargs": {"max_pixels": "x"}},
+            {"min_frames": "x"}, {"image_mean": [0, 0, 0]}, {"rescale_factor": 1},
+            {"surprise": [[]]}, {"surprise": {"a": {}}}, {"device": "cuda"},
+            {"do_resize": "yes"}, {"patch_size": 8}, {"resample": 99},
         ],
     )  # fmt: skip
     async def test_options_that_make_no_sense_are_refused(self, options: Any) -> None:

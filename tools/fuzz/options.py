@@ -56,14 +56,24 @@ _ODD: Mapping[str, Strategy] = {
     "resample": chosen(-1, 6, 4, 5, None),
     "image_std": chosen([], [0.5], [0.0, 0.0, 0.0]),
     "patch_size": chosen(16, "x", None),
-    "text_kwargs": chosen({}, {"truncation": True}, None),
+    "text_kwargs": chosen({}, {"truncation": True}, None, 5),
+    "device": chosen("cpu", "nowhere", None),
+    "return_tensors": chosen("np", None),
+}
+_ODD_IN_SCOPE: Mapping[str, Strategy] = _ODD | {
+    "image_std": chosen([], [0, 0, 0]),
+    "unheard_of": JSON,
+    "min_frames": chosen(3, "x"),
+    "image_mean": chosen([0, 0, 0], ["x"], 0, "x"),
 }
 PROCESSOR = rarely(
     chosen(5, [], {}, None, {"images_kwargs": 5}, {"images_kwargs": None}),
     st.one_of(
         some({**_KNOWN, "unheard_of": JSON}, _ODD, 3),
-        st.fixed_dictionaries({"images_kwargs": some(_KNOWN, {}, 2)}),
-        st.fixed_dictionaries({"images_kwargs": some(_KNOWN, {}, 2), "max_pixels": _PIXELS}),
+        st.fixed_dictionaries(
+            {"images_kwargs": some(_KNOWN, _ODD_IN_SCOPE, 2)}, optional={"max_pixels": _PIXELS}
+        ),
+        # Odd ones would be found out only where no picture is known from before.
         st.fixed_dictionaries({"videos_kwargs": some(_KNOWN, {}, 2)}),
     ),
     15,
