@@ -20,6 +20,7 @@ from schemas.envelope import (
     now_ms,
 )
 from schemas.errors import ApiError
+from schemas.ids import random_id
 from schemas.routes import Kind
 from schemas.topics import Topics
 
@@ -108,7 +109,7 @@ class Gateway:
         now = now_ms()
         return Envelope.model_validate(
             {
-                "id": uuid.uuid4().hex,
+                "id": random_id(32),
                 "kind": kind,
                 "pin": pin,
                 "created_ms": int(now),

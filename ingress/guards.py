@@ -6,7 +6,6 @@ Plain ASGI, because Starlette's own middleware base costs a task and a queue per
 import hashlib
 import hmac
 import time
-import uuid
 from collections.abc import Iterable
 
 from starlette.datastructures import Headers
@@ -14,6 +13,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ingress.http_metrics import HttpMetrics
+from schemas.ids import random_id
 
 _VARY = (b"vary", b"Origin")
 PROTECTED = ("/v1", "/v2", "/inference", "/cohere")
@@ -103,4 +103,4 @@ def _digest(key: str) -> bytes:
 
 
 def _request_id(scope: Scope) -> str:
-    return Headers(scope=scope).get("x-request-id") or uuid.uuid4().hex
+    return Headers(scope=scope).get("x-request-id") or random_id(32)

@@ -4,7 +4,6 @@ Every field that influences rendering, sampling or derendering (01-render §3.1)
 and no tokenizer.
 """
 
-import uuid
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, PlainValidator, model_validator
@@ -27,13 +26,9 @@ from schemas.fields import (
     TopLogprobs,
     Truncation,
 )
+from schemas.ids import random_id
 from schemas.messages import Message, materialised_calls, validated_messages
 from schemas.sampling import StructuredOutputs
-
-
-def random_id() -> str:
-    return uuid.uuid4().hex[:16]
-
 
 Messages: TypeAlias = Annotated[list[Message], PlainValidator(validated_messages)]
 

@@ -14,7 +14,6 @@ from schemas.body_checks import (
     check_structured_outputs,
     with_mm_payload,
 )
-from schemas.chat import random_id
 from schemas.fields import (
     AnyResponseFormat,
     Body,
@@ -30,6 +29,7 @@ from schemas.fields import (
     Truncation,
     limits_of,
 )
+from schemas.ids import random_id
 from schemas.refusals import bad_request
 from schemas.sampling import StructuredOutputs
 

@@ -17,7 +17,6 @@ from pydantic import (
 )
 
 from schemas.body_checks import check_cache_salt
-from schemas.chat import random_id
 from schemas.features import (
     FeatureItem,
     MultiModalFeatures,
@@ -27,6 +26,7 @@ from schemas.features import (
     check_payloads,
 )
 from schemas.fields import Body, CacheSalt, Int64, NamedToolChoice, StreamOptions, TokenIds, Tool
+from schemas.ids import random_id
 from schemas.responses import ChatLogprobs, ChatMessage
 from schemas.sampling import SamplingParams
 from schemas.usage import PromptLogprob, RequestMetrics, Usage, WeightVersionSpan

@@ -1,6 +1,5 @@
 """The body of `/v1/responses/render` (01-render §2.3), not the chat that it becomes."""
 
-import uuid
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -18,13 +17,14 @@ from schemas.fields import (
     Stop,
     TopLogprobs,
 )
+from schemas.ids import random_id
 from schemas.refusals import bad_request
 from schemas.response_items import check_item
 from schemas.sampling import StructuredOutputs
 
 
 def response_id() -> str:
-    return f"resp_{uuid.uuid4().hex[:16]}"
+    return f"resp_{random_id()}"
 
 
 class Reasoning(Body):

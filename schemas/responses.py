@@ -5,18 +5,18 @@ Knows no endpoint.
 """
 
 import time
-import uuid
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_serializer
 
+from schemas.ids import random_id
 from schemas.usage import PromptLogprob, RequestMetrics, Usage, WeightVersionSpan
 
 ServiceTier = Literal["auto", "default", "flex", "scale", "priority"]
 
 
 def tool_call_id() -> str:
-    return f"chatcmpl-tool-{uuid.uuid4().hex[:16]}"
+    return f"chatcmpl-tool-{random_id()}"
 
 
 def unix_time() -> int:
