@@ -15,7 +15,7 @@ from coordinator.rules import Leg
 from coordinator.submissions import SubmissionRules, read_submission
 from runtime.bus import Outgoing, Record
 from runtime.delivery import Delivery, failure
-from runtime.request_body import read_request
+from runtime.request_body import RequestBodies
 from runtime.stage import Job
 from runtime.stage_handler import dead_letter, decode_record, expired, forward
 from schemas.checks import check_request
@@ -40,9 +40,14 @@ class CoordinatorRules:
 class CoordinatorHandler:
     """Handler for the topics `requests` and `coordinate`."""
 
-    def __init__(self, rules: CoordinatorRules, delivery: Delivery) -> None:
+    def __init__(
+        self, rules: CoordinatorRules, delivery: Delivery, bodies: RequestBodies | None = None
+    ) -> None:
+        """`bodies` are shared with the render stage where that is in the same process."""
         self.rules = rules
         self.delivery = delivery
+        self._hands_over = bodies is not None
+        self._bodies = bodies or RequestBodies(rules.limits)
 
     async def handle(self, record: Record) -> Sequence[Outgoing]:
         if record.topic == self.delivery.topics.requests:
@@ -67,7 +72,7 @@ class CoordinatorHandler:
     async def _route(self, job: Job) -> None:
         """Validate the body and set the route."""
         envelope, limits = job.envelope, self.rules.limits
-        body, _ = await read_request(job, limits)
+        body, raw = await self._bodies.read(job)
         check_request(envelope.kind, body, limits)
         envelope.route = plan(envelope.kind, body, envelope.pin)
         if isinstance(body, GenerateRequest):
@@ -77,6 +82,8 @@ class CoordinatorHandler:
             job.drop(REQUEST)
             leg = Leg.ENCODE if envelope.stop is Stop.ENCODE else Leg.PREFILL_DIRECT
             await apply_leg(job, leg, self.rules.metadata_modalities)
+        elif self._hands_over and envelope.stop is Stop.RENDER:
+            self._bodies.keep(job, body, raw)
 
     async def _coordinate(self, record: Record) -> Sequence[Outgoing]:
         envelope = decode_record(record)

@@ -1,22 +1,69 @@
-"""Reads the request body of a job: in a thread where that would hold the event loop up."""
+"""Reads the request body of a job: in a thread where that would hold the event loop up.
+
+What one role of a process has validated, the next one of the same process takes over.
+"""
 
 import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
 
 from pydantic import BaseModel
 
 from runtime.stage import Job
 from schemas.envelope import REQUEST
 from schemas.limits import ModelLimits
+from schemas.routes import Kind
 from schemas.validation import parse_body
 
 _INLINE_BYTES = 512 * 1024
 """A tenth of a millisecond where it is mostly a picture, some milliseconds at worst."""
+_MAX_KEPT = 64
+_MAX_KEPT_BYTES = 16 * 1024 * 1024
 
 
-async def read_request(job: Job, limits: ModelLimits) -> tuple[BaseModel, int]:
-    """The validated body, and its bytes. Raise ApiError for everything its schema refuses."""
-    raw = await job.read(REQUEST)
-    kind = job.envelope.kind
-    if len(raw) <= _INLINE_BYTES:
-        return parse_body(kind, raw, limits), len(raw)
-    return await asyncio.to_thread(parse_body, kind, raw, limits), len(raw)
+@dataclass(frozen=True, slots=True)
+class _Read:
+    kind: Kind
+    raw: bytes
+    body: BaseModel
+
+
+class RequestBodies:
+    """Shared by the roles of a process that stand by the same limits.
+
+    A body is taken over by the bytes it came from, and once: whoever has it may change it.
+    """
+
+    def __init__(self, limits: ModelLimits) -> None:
+        self._limits = limits
+        self._kept: OrderedDict[str, _Read] = OrderedDict()
+        self._bytes = 0
+
+    async def read(self, job: Job) -> tuple[BaseModel, bytes]:
+        """The validated body and what it was. Raise ApiError for all that its schema refuses."""
+        raw, kind = await job.read(REQUEST), job.envelope.kind
+        body = self._taken(job.envelope.id, kind, raw)
+        return (await self._parsed(kind, raw) if body is None else body), raw
+
+    def keep(self, job: Job, body: BaseModel, raw: bytes) -> None:
+        """For the next role, which must find it as it was read."""
+        self._pop(job.envelope.id)
+        self._kept[job.envelope.id] = _Read(job.envelope.kind, raw, body)
+        self._bytes += len(raw)
+        while len(self._kept) > _MAX_KEPT or self._bytes > _MAX_KEPT_BYTES:
+            self._pop(next(iter(self._kept)))
+
+    async def _parsed(self, kind: Kind, raw: bytes) -> BaseModel:
+        if len(raw) <= _INLINE_BYTES:
+            return parse_body(kind, raw, self._limits)
+        return await asyncio.to_thread(parse_body, kind, raw, self._limits)
+
+    def _taken(self, request_id: str, kind: Kind, raw: bytes) -> BaseModel | None:
+        read = self._pop(request_id)
+        return read.body if read and read.kind is kind and read.raw == raw else None
+
+    def _pop(self, request_id: str) -> _Read | None:
+        read = self._kept.pop(request_id, None)
+        if read is not None:
+            self._bytes -= len(read.raw)
+        return read

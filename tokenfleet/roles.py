@@ -26,7 +26,8 @@ def build_coordinator(shared: Shared) -> CoordinatorHandler:
         ),
         metadata_modalities=shared.media.with_metadata,
     )
-    return CoordinatorHandler(rules, shared.delivery)
+    bodies = shared.bodies if Role.RENDER in shared.plan.roles else None
+    return CoordinatorHandler(rules, shared.delivery, bodies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,14 @@ def build_render(shared: Shared) -> RenderParts:
             vocabulary=tokenizer,
             limits=MediaLimits.from_environ(environment()),
         )
-    stage = RenderStage(plan.model, plan.render, media, tokenizer=tokenizer, limits=shared.limits)
+    stage = RenderStage(
+        plan.model,
+        plan.render,
+        media,
+        tokenizer=tokenizer,
+        limits=shared.limits,
+        bodies=shared.bodies,
+    )
     return RenderParts(stage, media, tokenizer)
 
 

@@ -13,6 +13,7 @@ from runtime.bus import Bus, open_bus
 from runtime.delivery import Delivery
 from runtime.errors import SettingsError
 from runtime.model_dir import ModelDirectory, read_model
+from runtime.request_body import RequestBodies
 from runtime.storage import BlobStore, EncoderCache
 from runtime.storage.blobs import open_blobs
 from runtime.storage.encoder_cache import open_encoder_cache
@@ -46,6 +47,7 @@ class Shared:
     bus: Bus
     blobs: BlobStore
     delivery: Delivery
+    bodies: RequestBodies
     encoder_cache: EncoderCache | None
     """None where this process neither encodes nor prefills nor is told of a cache."""
     scratch: Path | None
@@ -66,16 +68,18 @@ def open_shared(
     ec_transfer = read_ec_transfer_config(plan.engine.ec_transfer_config)
     blobs = open_blobs(plan.fleet.store, max_memory_bytes=plan.fleet.store_memory_bytes)
     scratch = _scratch(plan, ec_transfer)
+    limits = _limits(plan, directory, environ)
     return Shared(
         plan=plan,
         topics=topics,
         directory=directory,
-        limits=_limits(plan, directory, environ),
+        limits=limits,
         media=media,
         telemetry=_telemetry(plan, environ),
         bus=wrap_bus(open_bus(plan.fleet.bus, plan.fleet)),
         blobs=blobs,
         delivery=Delivery(blobs, topics),
+        bodies=RequestBodies(limits),
         encoder_cache=_encoder_cache(plan, directory, ec_transfer, scratch),
         scratch=scratch,
     )

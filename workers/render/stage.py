@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from runtime.model_dir import read_model
-from runtime.request_body import read_request
+from runtime.request_body import RequestBodies
 from runtime.settings import ModelSettings, RenderSettings
 from runtime.stage import Job
 from schemas.anthropic import MessagesRequest
@@ -52,13 +52,15 @@ class RenderStage:
         *,
         tokenizer: Tokenizer | None = None,
         limits: ModelLimits | None = None,
+        bodies: RequestBodies | None = None,
     ) -> None:
-        """`tokenizer` and `limits` are made from the settings where they are not at hand yet."""
+        """The last three are made from the settings where they are not at hand yet."""
         self._model = model
         self._render = render
         self._media = media
         self._tokenizer = tokenizer
         self._limits = limits
+        self._bodies = bodies
         self._threads: ThreadPoolExecutor | None = None
         self._renderer: Renderer | None = None
 
@@ -66,6 +68,7 @@ class RenderStage:
         count = self._render.render_threads or len(os.sched_getaffinity(0))
         self._threads = ThreadPoolExecutor(count, "render")
         self._renderer = await self._in_thread(self._build)
+        self._bodies = self._bodies or RequestBodies(self._renderer.limits)
 
     async def close(self) -> None:
         threads, self._threads = self._threads, None
@@ -74,9 +77,10 @@ class RenderStage:
 
     async def process(self, job: Job) -> None:
         renderer = self._running
-        request, num_bytes = await read_request(job, renderer.limits)
+        assert self._bodies is not None, "the stage is not started"
+        request, raw = await self._bodies.read(job)
         check_model(getattr(request, "model", None), renderer.limits)
-        is_short = num_bytes - _media_size(request) <= _INLINE_BYTES
+        is_short = len(raw) - _media_size(request) <= _INLINE_BYTES
         if isinstance(request, ChatCompletionRequest):
             given = renderer.chat_input(request)
             await self._chat(job, given, _id(job, "chatcmpl-", request.request_id), is_short)
