@@ -3,6 +3,7 @@
 torch is only touched through the tensors that are handed in.
 """
 
+import ctypes
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -12,6 +13,12 @@ from schemas.refusals import bad_request
 
 if TYPE_CHECKING:
     import torch
+
+
+# Without content: `bytes(n)` would write zeros first.
+_new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
+_new_bytes.restype = ctypes.py_object
+_new_bytes.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t]
 
 
 class Unwritten:
@@ -38,7 +45,7 @@ def encode(fields: Mapping[str, Field]) -> bytes:
     from workers.models.pixels import view_of_bytes
 
     # Nobody else has seen these bytes yet, so they may still be written to.
-    item = bytes(sum(map(len, chunks)))
+    item = _new_bytes(None, sum(map(len, chunks)))
     room, start = memoryview(item), 0
     for chunk in chunks:
         part = view_of_bytes(room[start : start + len(chunk)])
