@@ -45,7 +45,7 @@ def encode(fields: Mapping[str, Field]) -> bytes:
     from workers.models.pixels import view_of_bytes
 
     # Nobody else has seen these bytes yet, so they may still be written to.
-    item = _new_bytes(None, sum(map(len, chunks)))
+    item: bytes = _new_bytes(None, sum(map(len, chunks)))
     room, start = memoryview(item), 0
     for chunk in chunks:
         part = view_of_bytes(room[start : start + len(chunk)])
