@@ -113,7 +113,9 @@ class RenderSettings(Group):
         "auto", description="reasoning_effort for thinking: disabled; auto: asks the template"
     )
     render_threads: int | None = Field(
-        None, ge=1, description="In each process; default: its share of the cores"
+        None,
+        ge=1,
+        description="In each process; default: its share of the cores, or up to 4",
     )
 
 

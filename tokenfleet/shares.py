@@ -7,6 +7,9 @@ from tokenfleet.plan import Plan
 _MOST = 8
 """Each loads the tokenizer and the tensor library for itself: memory, not cores, is short then."""
 _LEAST_STORE_BYTES = 1024 * 1024
+_THREADS_FOR_ONE = 4
+"""Even if the processes have more of them than there are cores: where one request is all there is
+to do, its pictures are worked on side by side."""
 # The parent has the whole budget and waits a little longer than its children take.
 _SHARE_OF_TIME = 0.9
 
@@ -29,7 +32,9 @@ def shares_of(plan: Plan, count: int, *, port: int, num_cores: int) -> list[Plan
     ingress = plan.ingress.model_copy(
         update={"port": port, "max_pending": _divided(plan.ingress.max_pending, count)}
     )
-    threads = plan.render.render_threads or _divided(num_cores, count)
+    threads = plan.render.render_threads or max(
+        _divided(num_cores, count), min(num_cores, _THREADS_FOR_ONE)
+    )
     render = plan.render.model_copy(update={"render_threads": threads})
     shared = replace(plan, fleet=fleet, ingress=ingress, render=render)
     return [replace(shared, process=number) for number in range(1, count + 1)]

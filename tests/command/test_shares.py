@@ -38,12 +38,12 @@ def test_each_process_has_a_number_and_the_port_that_was_found():
 def test_what_is_for_the_whole_server_is_divided():
     plan = server(store_memory_bytes=64 << 20, max_pending=7)
 
-    first, second = shares_of(plan, 2, port=1, num_cores=5)
+    first, second = shares_of(plan, 2, port=1, num_cores=11)
 
     assert first.fleet == second.fleet
     assert first.fleet.store_memory_bytes == 32 << 20
     assert first.ingress.max_pending == 4
-    assert first.render.render_threads == 3
+    assert first.render.render_threads == 6
 
 
 def test_no_share_is_nothing():
@@ -53,7 +53,13 @@ def test_no_share_is_nothing():
 
     assert share.fleet.store_memory_bytes == 1 << 20
     assert share.ingress.max_pending == 1
-    assert share.render.render_threads == 1
+
+
+@pytest.mark.parametrize(("num_cores", "num_threads"), [(1, 1), (2, 2), (8, 4), (64, 8)])
+def test_pictures_of_one_request_have_several_threads(num_cores: int, num_threads: int):
+    share, *_ = shares_of(server(), 8, port=1, num_cores=num_cores)
+
+    assert share.render.render_threads == num_threads
 
 
 def test_threads_that_were_asked_for_are_given_to_each():
