@@ -17,7 +17,7 @@ from runtime.storage import BlobStore
 from schemas.envelope import Base64Of, Outcome
 from schemas.errors import ApiError
 
-SLICE_BYTES = 3 * 1024 * 1024
+SLICE_BYTES = 768 * 1024
 """Encoded in one go and sent as one message; a multiple of three: slices join without padding."""
 RETRY_AFTER_S = "1"
 
