@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from workers.models.video import Video
     from workers.models.video_file import Source
 
-_SMALL_CHARS = 256 * 1024
+_SMALL_CHARS = 512 * 1024
 _MAX_DATA_HEAD = 128
 _JPEG_IN_BASE64 = "/9j/"
 _OF_OTHER_BACKENDS = {
