@@ -48,7 +48,8 @@ class SegmentsResponse(Response):
     """A body with base64 holes: one blob is in memory as it is sent, and the next one being read.
 
     The first blob is read before the head goes out, so that a store that is away is an error body.
-    One that is lost later can only end the connection early, which the content length betrays.
+    One that is lost later can only end the connection early, which the content length betrays. A
+    store of this process has all of them in memory: they are held, and none is lost.
     """
 
     media_type = "application/json"
@@ -72,7 +73,8 @@ class SegmentsResponse(Response):
 async def _pieces(outcome: Outcome, blobs: BlobStore) -> AsyncGenerator[bytes, None]:
     """The body in order; the first piece comes once the first blob is there."""
     holes = [s.blob for s in outcome.segments if isinstance(s, Base64Of)]
-    content = await blobs.get(holes[0])
+    held = [] if blobs.is_shared else [await blobs.get(hole) for hole in holes]
+    content = held[0] if held else await blobs.get(holes[0])
     for segment in outcome.segments:
         if isinstance(segment, bytes):
             yield segment

@@ -1,9 +1,12 @@
 """The blob store of a fleet in one process: references to the very bytes, no copies.
 
-Bounded: above `max_bytes` the objects that were not used for longest go first. Nothing is verified
-on read, because the bytes are the object that was hashed. Not shared with anybody.
+Bounded: above `max_bytes` the objects that were not used for longest go first, but for large ones
+that somebody holds (their memory is in use, forgetting them would free nothing) or has just named
+to somebody else. Nothing is verified on read, because the bytes are the object that was hashed.
+Not shared with anybody.
 """
 
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -16,6 +19,9 @@ from schemas.envelope import BlobRef
 MAX_BYTES = 1024 * 1024 * 1024
 # What an entry costs beside its bytes, so that many small ones are bounded too.
 _ENTRY_BYTES = 512
+_LARGE_BYTES = 64 * 1024
+# From the end of a stage until the next one, or the answer, has taken what was named to it.
+_ON_THE_WAY_S = 0.5
 
 
 class MemoryBlobs:
@@ -26,7 +32,6 @@ class MemoryBlobs:
     def __init__(
         self, max_bytes: int = MAX_BYTES, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`max_bytes` must exceed what requests in flight hold: those are the youngest."""
         self._max_bytes = max_bytes
         self._clock = clock
         self._entries: OrderedDict[str, tuple[bytes, float]] = OrderedDict()
@@ -86,12 +91,30 @@ class MemoryBlobs:
             self._forget(key)
         self._entries[key] = data, self._clock()
         self.held_bytes += _cost(data)
-        while self.held_bytes > self._max_bytes and len(self._entries) > 1:
-            self._forget(next(iter(self._entries)))
+        for old in self._surplus(self.held_bytes - self._max_bytes, but_for=key):
+            self._forget(old)
+
+    def _surplus(self, too_much: int, *, but_for: str) -> list[str]:
+        """What to forget to be so many bytes smaller, as far as that is possible."""
+        found: list[str] = []
+        settled = self._clock() - _ON_THE_WAY_S
+        for key, entry in self._entries.items():
+            if too_much <= 0:
+                break
+            if key != but_for and not _is_needed(entry, settled):
+                found.append(key)
+                too_much -= _cost(entry[0])
+        return found
 
     def _forget(self, key: str) -> None:
         data, _ = self._entries.pop(key)
         self.held_bytes -= _cost(data)
+
+
+def _is_needed(entry: tuple[bytes, float], settled: float) -> bool:
+    """Whether somebody besides us (entry and argument) refers to large bytes, or soon will."""
+    is_in_use = sys.getrefcount(entry[0]) > 2 or entry[1] > settled
+    return is_in_use and len(entry[0]) >= _LARGE_BYTES
 
 
 def _cost(data: bytes) -> int:

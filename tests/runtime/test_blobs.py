@@ -275,6 +275,36 @@ async def test_memory_is_bounded_and_keeps_what_was_used_last():
         await blobs.get(second)
 
 
+async def test_what_somebody_holds_is_kept_until_it_is_let_go():
+    now = 0.0
+    blobs = MemoryBlobs(max_bytes=250_000, clock=lambda: now)
+    held = [os.urandom(100_000) for _ in range(4)]
+    refs = [await blobs.put(data) for data in held]
+    now = 10.0
+    assert [await blobs.get(ref) for ref in refs] == held
+
+    held.clear()
+    last = await blobs.put(os.urandom(100_000))
+
+    assert await blobs.get(last)
+    assert blobs.held_bytes <= 250_000
+
+
+async def test_what_was_just_named_to_somebody_is_kept_for_a_moment():
+    now = 0.0
+    blobs = MemoryBlobs(max_bytes=250_000, clock=lambda: now)
+    first = await blobs.put(os.urandom(100_000))
+    now = 10.0
+    assert await blobs.refresh(first)
+    others = [await blobs.put(os.urandom(100_000)) for _ in range(3)]
+
+    assert all([await blobs.get(ref) for ref in (first, *others)])
+
+    now = 20.0
+    await blobs.put(os.urandom(100_000))
+    assert blobs.held_bytes <= 250_000
+
+
 async def test_memory_stays_bounded_under_many_small_names():
     blobs = MemoryBlobs(max_bytes=100_000)
 

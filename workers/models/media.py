@@ -7,6 +7,7 @@ decoded, and concurrent requests with the same picture share one pass. Knows no 
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -217,7 +218,10 @@ class MediaPipeline:
                 (request.namespace, subject.modality, subject.mm_hash, request.want_tensors),
                 lambda: self._make(subject, request),
             )
-        return _item_of(subject, known, with_tensors=request.want_tensors)
+        item = _item_of(subject, known, with_tensors=request.want_tensors)
+        if isinstance(item.kwargs, BlobRef) and not self._blobs.is_shared:
+            item = replace(item, held=await self._blobs.get(item.kwargs))
+        return item
 
     async def _is_encoded(self, mm_hash: str) -> bool:
         cache = self._encoder_cache

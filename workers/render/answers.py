@@ -110,7 +110,11 @@ async def _payloads(
 async def _mark(job: Job, kwargs: BlobRef | bytes | None, holes: list[BlobRef]) -> str | None:
     if kwargs is None:
         return None
-    holes.append(kwargs if isinstance(kwargs, BlobRef) else await job.store(kwargs))
+    if isinstance(kwargs, BlobRef):
+        await job.blobs.refresh(kwargs)  # it may be a while since it was written
+        holes.append(kwargs)
+    else:
+        holes.append(await job.store(kwargs))
     return f"{_HOLE}{len(holes) - 1}"
 
 

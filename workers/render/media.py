@@ -59,6 +59,8 @@ class MediaItem:
     metadata: bytes | None
     encoded: bool = False
     """The embedding is in the encoder cache already."""
+    held: bytes | None = None
+    """What `kwargs` refers to in a store of this process, which keeps what somebody holds."""
 
 
 class Media(Protocol):
