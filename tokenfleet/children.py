@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from runtime.errors import SettingsError
-from tokenfleet.lifeline import SAID, STOP, Refused
+from tokenfleet.lifeline import ALL_SERVE, SAID, STOP, Refused
 
 
 @dataclass(slots=True)
@@ -41,6 +41,9 @@ class Child:
             self.kill()
         else:
             self.writer.write(STOP)
+
+    def tell_all_serve(self) -> None:
+        self.writer.write(ALL_SERVE)
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):

@@ -1,8 +1,8 @@
 """What a server process and its parent say to each other over a socket that only they have.
 
-The parent sends the plan as a line and later, as another, `stop`; the child one line: that it is
-ready, or why it cannot be. The end of the line is the end of the other one. Nobody else can end a
-child: signals that a whole group of processes gets are for the parent.
+The parent sends the plan as a line and later, as others, that all of them serve, and `stop`; the
+child one line: that it is ready, or why it cannot be. The end of the line is the end of the other
+one. Nobody else can end a child: signals that a whole group of processes gets are for the parent.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 from runtime.lifecycle import EXIT_FORCED, Service
 from tokenfleet.plan import Plan
 
-STOP = b"stop\n"
+ALL_SERVE, STOP = b"all serve\n", b"stop\n"
 PLAN = TypeAdapter(Plan)
 
 
@@ -55,6 +55,8 @@ class Lifeline:
         self._metrics = metrics
         self._loop: asyncio.AbstractEventLoop | None = None
         self.told_to_end = asyncio.Event()
+        self.do_all_serve = False
+        """Until then whoever connects would meet the first ones only, and stay with them."""
 
     def read_plan(self) -> Plan:
         """To be called first. From then on the end of the parent is the end of this process."""
@@ -76,7 +78,9 @@ class Lifeline:
         """A thread, so that the parent's end is seen whatever else this process does."""
         with suppress(OSError):
             for line in self._lines:
-                if line == STOP and self._loop is not None:
+                if line == ALL_SERVE:
+                    self.do_all_serve = True
+                elif line == STOP and self._loop is not None:
                     self._loop.call_soon_threadsafe(self.told_to_end.set)
         if self._loop is not None:  # one that still starts leaves it to others, who may need it
             shutil.rmtree(self._metrics, ignore_errors=True)

@@ -120,6 +120,8 @@ class Processes:
             self._ready.add(number)
             if len(self._ready) == len(self._plans):
                 self._all_ready.set()
+                for each in self._children.values():
+                    each.tell_all_serve()
         return refusal
 
     def _bury(self, number: int, child: Child) -> None:

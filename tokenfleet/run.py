@@ -29,6 +29,9 @@ def run(plan: Plan, parent: Lifeline | None = None) -> int:
     services = list(services_of(shared, readiness, front))
     if parent is not None:
         services.append(parent.reporting())
+        readiness.require_true(
+            lambda: parent.do_all_serve, "other processes of this server still start"
+        )
     running = run_services(
         services,
         timeout_s=plan.fleet.shutdown_timeout_s,

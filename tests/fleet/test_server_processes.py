@@ -86,6 +86,13 @@ class Server:
         until(lambda: not any(map(is_alive, left)), self.parent.describe, STOP_S)
 
 
+def num_listeners(port: int) -> int:
+    """As the kernel knows them: 0A is LISTEN."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    sockets = [line.split()[1:4] for line in lines]
+    return sum(local.endswith(f":{port:04X}") and state == "0A" for local, _, state in sockets)
+
+
 def ask(connection: HTTPConnection) -> int:
     connection.request("POST", "/tokenize", TOKENIZE, {"content-type": "application/json"})
     response = connection.getresponse()
@@ -148,6 +155,15 @@ def own_server(tmp_path: Path) -> Iterator[Server]:
     running = Server(tmp_path)
     yield running
     running.close()
+
+
+def test_readiness_is_told_once_all_of_them_listen(tmp_path: Path) -> None:
+    server = Server(tmp_path, until=0)
+    try:
+        until(server.parent.is_ready, server.parent.describe, START_S)
+        assert num_listeners(server.port) == COUNT
+    finally:
+        server.close()
 
 
 def test_both_processes_answer_on_one_port_and_their_figures_add_up(server: Server):
