@@ -49,8 +49,8 @@ class FleetSettings(Group):
     store_memory_bytes: int = Field(
         1024 * 1024 * 1024,
         ge=1024 * 1024,
-        description="What a memory:/// store may hold, divided among server processes; the least"
-        " recently used goes first",
+        description="What a memory:/// store may hold beside what is in use, divided among server"
+        " processes; the least recently used goes first",
     )
     trusted_tenants: bool = Field(
         False, description="Take the tenant from the x-tenant header of records"
