@@ -402,6 +402,12 @@ class TestOrderOfRefusals:
                 await pipeline.close()
                 assert (error.status, error.param) == (status, param)
 
+    async def test_a_uuid_excuses_no_extreme_ratio_where_it_is_new(self) -> None:
+        long = image(self.TOO_LONG.source, "x")
+
+        for parts in ((image(RED, "x"), long), (long, image(RED, "x"))):
+            assert "aspect ratio" in (await refusal(*parts)).message
+
     async def test_a_uuid_excuses_an_extreme_ratio_where_it_is_known(self) -> None:
         pipeline = make_pipeline()
         await load(pipeline, image(RED, "x"))

@@ -137,10 +137,11 @@ class MediaPipeline:
             skip_encoded=skip_encoded and not tenant and self._encoder_cache is not None,
         )
         found = await self._subjects(parts, request)
-        # Of equal ones the first in prompt order decides: a uuid may come with two pictures. One
-        # without data overrules them: what it names must be known from an earlier request.
+        # Of equal ones the first in prompt order decides: a uuid may come with two pictures. Unless
+        # it is known from an earlier request, all of them must be fit, and sent.
+        unfit = [subject for subject in found if subject.refusal is not None]
         named_only = [subject for subject in found if not subject.is_sent]
-        decisive = [*reversed(found), *reversed(named_only)]
+        decisive = [*reversed(found), *reversed(unfit), *reversed(named_only)]
         distinct = {(s.modality, s.mm_hash): s for s in decisive}
         made = await in_order([self._item(subject, request) for subject in distinct.values()])
         items = dict(zip(distinct, made, strict=True))
