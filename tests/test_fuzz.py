@@ -107,6 +107,14 @@ def test_a_broken_picture_may_be_known_by_its_uuid() -> None:
     assert excuses.reason(named, rendered(), refused()) is None
 
 
+def test_a_picture_whose_pixels_do_not_fit_its_header_may_be_refused() -> None:
+    plain = Request("/v1/chat/completions/render", {"messages": []})
+    odd = refused(message="Failed to load image: its pixels do not fit its header")
+
+    assert excuses.reason(plain, odd, rendered()) is not None
+    assert excuses.reason(plain, refused(message="Failed to load image: x"), rendered()) is None
+
+
 @pytest.mark.parametrize("form", MODES)
 def test_recipes_make_pictures(form: str) -> None:
     for mode in MODES[form]:

@@ -45,10 +45,19 @@ def _known_by_its_uuid(request: Request, ours: Answer, peer: Answer) -> bool:
     return is_broken and ours.status == 200 and '"uuid"' in json.dumps(request.body)
 
 
+def _broken_and_turned(_request: Request, ours: Answer, peer: Answer) -> bool:
+    is_odd = ours.status == 400 and "its pixels do not fit its header" in str(ours.body)
+    return is_odd and peer.status == 200
+
+
 EXCUSES = (
     Excuse("a placeholder literal typed by a user is plain text", _literal),
     Excuse("a caller's fault answers 4xx where vLLM answers 5xx", _caller_at_fault),
     Excuse("nothing is fetched for messages that the template refuses", _template_first),
     Excuse("what a uuid names already is not decoded again", _known_by_its_uuid),
+    Excuse(
+        "a broken picture that its header turns is refused; vLLM shows what it has, unturned",
+        _broken_and_turned,
+    ),
     Excuse("an assistant message without parts is empty; vLLM fails inside", _empty_history),
 )
