@@ -107,6 +107,14 @@ def test_a_broken_picture_may_be_known_by_its_uuid() -> None:
     assert excuses.reason(named, rendered(), refused()) is None
 
 
+def test_a_broken_picture_may_pass_where_no_tensors_are_asked_for() -> None:
+    path, broken = "/v1/messages/render", refused(message="Failed to load image: x")
+
+    for body in ({"mm_payload": "none"}, {"return_mm_kwargs": False}):
+        assert excuses.reason(Request(path, body), rendered(), broken) is not None
+    assert excuses.reason(Request(path, {"mm_payload": "tensors"}), rendered(), broken) is None
+
+
 def test_a_picture_whose_pixels_do_not_fit_its_header_may_be_refused() -> None:
     plain = Request("/v1/chat/completions/render", {"messages": []})
     odd = refused(message="Failed to load image: its pixels do not fit its header")

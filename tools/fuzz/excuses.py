@@ -40,9 +40,19 @@ def _empty_history(request: Request, ours: Answer, peer: Answer) -> bool:
     return crashed and ours.status == 200 and request.path == "/v1/responses/render"
 
 
-def _known_by_its_uuid(request: Request, ours: Answer, peer: Answer) -> bool:
+def _passes_though_broken(ours: Answer, peer: Answer) -> bool:
     is_broken = peer.status == 400 and "Failed to load image" in str(peer.body)
-    return is_broken and ours.status == 200 and '"uuid"' in json.dumps(request.body)
+    return is_broken and ours.status == 200
+
+
+def _known_by_its_uuid(request: Request, ours: Answer, peer: Answer) -> bool:
+    return _passes_though_broken(ours, peer) and '"uuid"' in json.dumps(request.body)
+
+
+def _planned_only(request: Request, ours: Answer, peer: Answer) -> bool:
+    fields = ("mm_payload", "none"), ("return_mm_kwargs", False)
+    is_bare = any(request.body.get(name) == value for name, value in fields)
+    return _passes_though_broken(ours, peer) and is_bare
 
 
 def _broken_and_turned(_request: Request, ours: Answer, peer: Answer) -> bool:
@@ -55,6 +65,7 @@ EXCUSES = (
     Excuse("a caller's fault answers 4xx where vLLM answers 5xx", _caller_at_fault),
     Excuse("nothing is fetched for messages that the template refuses", _template_first),
     Excuse("what a uuid names already is not decoded again", _known_by_its_uuid),
+    Excuse("a sound header is enough where no tensors are asked for", _planned_only),
     Excuse(
         "a broken picture that its header turns is refused; vLLM shows what it has, unturned",
         _broken_and_turned,
