@@ -14,11 +14,15 @@ to do, its pictures are worked on side by side."""
 _SHARE_OF_TIME = 0.9
 
 
-def num_processes(plan: Plan, num_cores: int) -> int:
-    """As asked for; else a render server uses the cores, and everything else is one process."""
+def num_processes(plan: Plan, num_cores: int, *, spreads: bool = True) -> int:
+    """As asked for; else a render server uses the cores, and everything else is one process.
+
+    `spreads`: the kernel gives connections to all who listen on a port. Linux does; elsewhere one
+    of them would get everything.
+    """
     if plan.ingress.api_server_count is not None:
         return plan.ingress.api_server_count
-    return min(num_cores, _MOST) if plan.mode == "render" else 1
+    return min(num_cores, _MOST) if plan.mode == "render" and spreads else 1
 
 
 def shares_of(plan: Plan, count: int, *, port: int, num_cores: int) -> list[Plan]:

@@ -3,11 +3,12 @@
 Heavy imports stay where they are needed: the parent of server processes serves nothing itself.
 """
 
-import os
+import sys
 import tempfile
 from pathlib import Path
 
 from runtime import logs
+from runtime.cores import num_cores
 from runtime.lifecycle import run_services
 from runtime.model_dir import read_model
 from tokenfleet.options import environment
@@ -18,16 +19,16 @@ from workers.models.families import describe
 
 def start(plan: Plan) -> int:
     """Exit code of the process (see `runtime.lifecycle`). SettingsError where it cannot start."""
-    num_cores = len(os.sched_getaffinity(0))
-    count = num_processes(plan, num_cores)
+    cores = num_cores()
+    count = num_processes(plan, cores, spreads=sys.platform == "linux")
     if count > 1:
-        return _run_several(plan, count, num_cores)
+        return _run_several(plan, count, cores)
     from tokenfleet.run import run
 
     return run(plan)
 
 
-def _run_several(plan: Plan, count: int, num_cores: int) -> int:
+def _run_several(plan: Plan, count: int, cores: int) -> int:
     from ingress.server import reserve
     from tokenfleet.event_loop import run_loop
     from tokenfleet.processes import Processes
@@ -41,6 +42,6 @@ def _run_several(plan: Plan, count: int, num_cores: int) -> int:
         ) as metrics,
     ):
         port = address.getsockname()[1]
-        plans = shares_of(plan, count, port=port, num_cores=num_cores)
+        plans = shares_of(plan, count, port=port, num_cores=cores)
         processes = Processes(plans, Path(metrics), environment()).service()
         return run_loop(run_services([processes], timeout_s=plan.fleet.shutdown_timeout_s))

@@ -22,6 +22,11 @@ def test_a_render_server_uses_the_cores_but_not_all_memory(cores, count):
     assert num_processes(server(), cores) == count
 
 
+def test_where_connections_are_not_spread_one_process_serves():
+    assert num_processes(server(), 8, spreads=False) == 1
+    assert num_processes(server(api_server_count=2), 8, spreads=False) == 2
+
+
 def test_everything_else_is_one_process_unless_told_otherwise():
     assert num_processes(front(), 4) == 1
     assert num_processes(front(api_server_count=3), 4) == 3

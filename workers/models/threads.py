@@ -1,13 +1,13 @@
 """The worker threads of render's media side: one picture each, on as many cores as there are."""
 
-import os
 from concurrent.futures import ThreadPoolExecutor
+
+from runtime.cores import num_cores
 
 
 def start_threads(count: int | None) -> ThreadPoolExecutor:
     """As many as asked for, else as this process may use cores. Decoding releases the lock."""
-    cores = len(os.sched_getaffinity(0))
-    return ThreadPoolExecutor(count or cores, "media", initializer=_prepare)
+    return ThreadPoolExecutor(count or num_cores(), "media", initializer=_prepare)
 
 
 def _prepare() -> None:

@@ -4,12 +4,12 @@ Joins the parts of this package; each rule lives in the module that is named aft
 """
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from runtime.cores import num_cores
 from runtime.model_dir import read_model
 from runtime.request_body import RequestBodies
 from runtime.settings import ModelSettings, RenderSettings
@@ -65,7 +65,7 @@ class RenderStage:
         self._renderer: Renderer | None = None
 
     async def start(self) -> None:
-        count = self._render.render_threads or len(os.sched_getaffinity(0))
+        count = self._render.render_threads or num_cores()
         self._threads = ThreadPoolExecutor(count, "render")
         self._renderer = await self._in_thread(self._build)
         self._bodies = self._bodies or RequestBodies(self._renderer.limits)

@@ -6,7 +6,6 @@ requests.
 
 import inspect
 import logging
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
 
+from runtime.cores import num_cores
 from runtime.errors import SettingsError
 from workers.models.engine.facts import ModelFacts
 
@@ -126,8 +126,7 @@ def use_threads(count: int | None) -> None:
     torch's own choice, all of them, waits at every operation for a thread that has lost its core to
     somebody else: an order of magnitude on a machine that does anything besides.
     """
-    cores = len(os.sched_getaffinity(0))
-    torch.set_num_threads(count or max(cores // 2, 1))
+    torch.set_num_threads(count or max(num_cores() // 2, 1))
 
 
 def cache_argument(module: Any) -> str:
