@@ -33,7 +33,8 @@ def _caller_at_fault(_request: Request, ours: Answer, peer: Answer) -> bool:
 
 
 def _template_first(request: Request, ours: Answer, peer: Answer) -> bool:
-    may_refuse = {"continue_final_message", "chat_template_kwargs"} & set(request.body)
+    of_template = {"continue_final_message", "chat_template", "chat_template_kwargs"}
+    may_refuse = of_template & set(request.body)
     return peer.status == 422 and ours.status == 400 and bool(may_refuse)
 
 
