@@ -65,6 +65,17 @@ def _uuid_of_two_kinds(request: Request, ours: Answer, peer: Answer) -> bool:
     return peer.status == 500 and ours.status == 200 and is_shared
 
 
+def _of_another_kind(request: Request, ours: Answer, peer: Answer) -> bool:
+    """Such options are not in the hash, so whoever knows the medium never looks at them."""
+    options, body = request.body.get("mm_processor_kwargs"), json.dumps(request.body)
+    scopes = options if isinstance(options, dict) else {}
+    is_foreign = any(
+        f"{kind}s_kwargs" in scopes and f'"{kind}_url"' not in body for kind in ("image", "video")
+    )
+    is_refused = ours.status == 400 and "mm_processor_kwargs" in str(ours.body)
+    return is_refused and peer.status == 200 and is_foreign
+
+
 def _broken_and_turned(_request: Request, ours: Answer, peer: Answer) -> bool:
     is_odd = ours.status == 400 and "its pixels do not fit its header" in str(ours.body)
     return is_odd and peer.status == 200
@@ -76,6 +87,7 @@ EXCUSES = (
     Excuse("nothing is fetched for messages that the template refuses", _template_first),
     Excuse("what a uuid names already is not decoded again", _known_by_its_uuid),
     Excuse("a uuid names a picture and a video apart; vLLM fails inside", _uuid_of_two_kinds),
+    Excuse("bad options are refused though they are for another kind", _of_another_kind),
     Excuse("a sound header is enough where no tensors are asked for", _planned_only),
     Excuse(
         "a broken picture that its header turns is refused; vLLM shows what it has, unturned",
