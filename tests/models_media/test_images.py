@@ -1,5 +1,6 @@
 """Image files of every kind become the pixels vLLM sees, or a refusal that names the reason."""
 
+import base64
 import struct
 import tracemalloc
 import zlib
@@ -16,6 +17,11 @@ from workers.models.limits import MediaLimits
 
 OPTIONS = ImageOptions()
 LIMITS = MediaLimits()
+# A PNG of 1 x 2 pixels, the second of them unreadable, with EXIF orientation 3.
+BROKEN_AND_UPSIDE_DOWN = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAACCAIAAAAW4yFwAAAAGmVYSWZNTQAqAAAACAABARIAAwAAAAEAAwAAAAAAAIRf"
+    "ZM4AAAAQSURBVHicYzjL/wDEPcMMAAg4AdxdQW6aAAAAAElFTkSuQmCC"
+)
 
 
 def pixels(data: bytes, options: ImageOptions = OPTIONS) -> np.ndarray[Any, Any]:
@@ -83,10 +89,22 @@ class TestModes:
 def test_a_picture_kept_in_its_mode_is_flattened_for_the_processor() -> None:
     clear = encoded(Image.new("RGBA", (4, 4), (10, 20, 30, 0)))
 
-    kept = decode(clear, image_options({"image_mode": None}), LIMITS).image
+    kept = decode(clear, image_options({"image_mode": None}), LIMITS)
 
-    assert kept.mode == "RGBA"
+    assert kept.image.mode == "RGBA"
     assert (np.asarray(as_rgb(kept)) == 255).all()
+
+
+def test_a_broken_picture_is_turned_for_the_processor_only() -> None:
+    """As vLLM: its own loader meets the error, transformers' behind it no longer does."""
+    data = base64.b64decode(BROKEN_AND_UPSIDE_DOWN)
+
+    picture = decode(data, OPTIONS, LIMITS)
+
+    assert not picture.is_upright
+    shown, loaded = np.asarray(as_rgb(picture)), np.asarray(picture.image)
+    assert (shown == loaded[::-1, ::-1]).all()
+    assert not (shown == loaded).all()
 
 
 class TestHeader:

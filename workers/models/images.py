@@ -92,6 +92,8 @@ class Picture:
 
     image: Image.Image
     header: Header
+    is_upright: bool = True
+    """False: it was too broken to be turned as EXIF says."""
 
 
 def image_options(kwargs: Mapping[str, Any]) -> ImageOptions:
@@ -130,12 +132,13 @@ def decode(data: bytes, options: ImageOptions, limits: MediaLimits) -> Picture:
     """Raise ApiError where the file is no picture, is broken, or has more pixels than allowed."""
     image = _open(data, limits)
     try:
-        image = _upright(image)
+        image, is_upright = _upright(image)
         image.load()
         converted = _convert(image, options)
     except _BROKEN as error:
         raise _broken(error) from error
-    return Picture(converted, Header(*converted.size, is_converted=converted is not image))
+    header = Header(*converted.size, is_converted=converted is not image)
+    return Picture(converted, header, is_upright)
 
 
 # Pillow raises SyntaxError for broken PNG chunks, the rest from within its parsers of odd formats.
@@ -145,12 +148,13 @@ _BROKEN = (
 )  # fmt: skip
 
 
-def as_rgb(image: Image.Image) -> Image.Image:
-    """What a processor sees of a picture that was kept in another mode: transparency on white.
+def as_rgb(picture: Picture) -> Image.Image:
+    """What a processor sees: transparency on white, and turned after all if that works now.
 
     Raise ApiError for a mode that cannot be seen.
     """
     try:
+        image = picture.image if picture.is_upright else _upright(picture.image)[0]
         return _convert(image, ImageOptions())
     except _BROKEN as error:
         raise _broken(error) from error
@@ -222,14 +226,16 @@ def _orientation(image: Image.Image) -> int:
         return 1
 
 
-def _upright(image: Image.Image) -> Image.Image:
-    """Turned as EXIF says; broken EXIF is no reason to refuse a picture."""
+def _upright(image: Image.Image) -> tuple[Image.Image, bool]:
+    """Turned as EXIF says, if that was possible: what is broken is no reason to refuse a picture.
+
+    Pillow tells of broken pixels once and shows what it has from then on.
+    """
     with contextlib.suppress(Exception):
         image.load()
         orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
-        if orientation in range(2, 9):
-            return ImageOps.exif_transpose(image)
-    return image
+        return (ImageOps.exif_transpose(image) if orientation in range(2, 9) else image), True
+    return image, False
 
 
 def _needs_conversion(image: Image.Image, options: ImageOptions) -> bool:

@@ -121,7 +121,7 @@ def of_image(data: bytes, place: Place, request: MediaRequest) -> Subject:
         return _subject(place, name, load=load, refusal=placed(error, place))
 
     def make() -> bytes:
-        image = images.as_rgb(load().image)
+        image = images.as_rgb(load())
         return _encoded(request.family.process_image(image, plan, processing), plan)
 
     return _subject(place, name, plan=plan, load=load, make=make)
