@@ -13,7 +13,7 @@ from schemas.chat import ChatCompletionRequest
 from schemas.fields import NamedToolChoice
 from schemas.refusals import bad_request
 from workers.text.reasoning import PromptReasoning, reasoning_rules
-from workers.text.tokenizer import Tokenizer
+from workers.text.tokenizer import Tokenizer, require_tokens
 from workers.text.tools import StrictLevel, ToolWishes, adjusted, tool_parser_rules
 
 
@@ -30,11 +30,8 @@ class Parsers:
         if takes_auto and not tools:
             raise SettingsError("--enable-auto-tool-choice requires --tool-call-parser")
         self._tools = tool_parser_rules(tools) if tools and takes_auto else None
-        for mark in self._tools.marks if self._tools else ():
-            if tokenizer.token_id(mark) is None:
-                raise SettingsError(
-                    f"the tokenizer has no {mark} token, which the tool call parser {tools} needs"
-                )
+        if self._tools is not None:
+            require_tokens(tokenizer, self._tools.marks, f"the tool call parser {tools}")
         self._reasoning = (
             PromptReasoning(reasoning_rules(reasoning), tokenizer) if reasoning else None
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runtime.errors import SettingsError
-from workers.text.tokenizer import Tokenizer
+from workers.text.tokenizer import Tokenizer, require_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +82,7 @@ class PromptReasoning:
     def __init__(self, rules: ReasoningRules, tokenizer: Tokenizer) -> None:
         """Raise SettingsError where the model has not the marks that it needs."""
         self.rules = rules
-        for mark in rules.needs:
-            if tokenizer.token_id(mark) is None:
-                raise SettingsError(
-                    f"the tokenizer has no {mark} token, which the reasoning parser needs"
-                )
+        require_tokens(tokenizer, rules.needs, "the reasoning parser")
         self._start = tokenizer.token_id(rules.start)
         marks = (rules.end, *rules.also_end)
         self._ends = {token for token in map(tokenizer.token_id, marks) if token is not None}

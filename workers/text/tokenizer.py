@@ -190,6 +190,13 @@ class Tokenizer:
         return None if text is None else self.token_id(text)
 
 
+def require_tokens(tokenizer: Tokenizer, pieces: Iterable[str], whose: str) -> None:
+    """Raise SettingsError where a piece is no token, though `whose` work depends on it."""
+    for piece in pieces:
+        if tokenizer.token_id(piece) is None:
+            raise SettingsError(f"the tokenizer has no {piece} token, which {whose} needs")
+
+
 def _build(files: TokenizerFiles) -> Any:
     try:
         backend = tokenizers.Tokenizer.from_buffer(orjson.dumps(files.backend))
