@@ -68,7 +68,11 @@ def test_a_template_with_a_syntax_error_is_the_callers_fault() -> None:
 @pytest.mark.parametrize("name", ["messages", "conversation", "tokenizer"])
 def test_arguments_of_the_renderer_are_no_variables(name: str) -> None:
     with pytest.raises(ApiError, match=name):
-        ChatTemplate("{{ x }}", NONE).render([], {name: 1})
+        ChatTemplate("{{ messages }}", NONE).render([], {name: 1})
+
+
+def test_messages_among_the_kwargs_of_a_template_without_messages_are_ignored() -> None:
+    assert ChatTemplate("{{ x }}", NONE).render([], {"messages": [], "x": 1}) == "1"
 
 
 @pytest.mark.parametrize("name", ["tokenize", "padding", "return_dict"])

@@ -33,7 +33,7 @@ _NOT_VARIABLES = {
     "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs",
     "continue_final_message", "tools", "messages", "conversation",
 }  # fmt: skip
-_TAKEN = ("messages", "conversation", "model_config", "tokenizer")
+_TAKEN = ("conversation", "model_config", "tokenizer")
 NO_TEMPLATE = (
     "As of transformers v4.44, default chat template is no longer allowed, so you must provide a "
     "chat template if the tokenizer does not define one."
@@ -126,7 +126,7 @@ class ChatTemplate:
 
         Raise ApiError where the template refuses or fails.
         """
-        _check(variables, tools)
+        self._check(variables, tools)
         if continue_final_message:
             if variables.get("add_generation_prompt"):
                 raise ApiError(CONTINUE_OR_START)
@@ -147,22 +147,23 @@ class ChatTemplate:
             raise ApiError(self._tokens.reveal(_reason(error))) from error
         return cut_at_tag(text, final) if continue_final_message else text
 
+    def _check(self, variables: Mapping[str, Any], tools: Any) -> None:
+        """Refuse what Hugging Face's `apply_chat_template` refuses."""
+        taken = [name for name in _TAKEN if name in variables]
+        if "messages" in variables and "messages" in self.variables:  # else it is never looked at
+            taken.append("messages")
+        if taken:
+            raise ApiError(f"chat_template_kwargs must not hold {taken[0]!r}.")
+        if variables.get("return_assistant_tokens_mask"):
+            raise ApiError("return_assistant_tokens_mask cannot be asked of a render.")
+        for name, value in (("tools", tools), ("documents", variables.get("documents"))):
+            if value is not None and not _is_list_of_objects(value):
+                raise ApiError(f"{name} must be a list of objects.")
+
     def _takes(self, name: str) -> bool:
         if name in _NOT_VARIABLES:
             return False
         return name in self.variables or name in ("documents", "add_generation_prompt")
-
-
-def _check(variables: Mapping[str, Any], tools: Any) -> None:
-    """Refuse what Hugging Face's `apply_chat_template` refuses."""
-    taken = [name for name in _TAKEN if name in variables]
-    if taken:
-        raise ApiError(f"chat_template_kwargs must not hold {taken[0]!r}.")
-    if variables.get("return_assistant_tokens_mask"):
-        raise ApiError("return_assistant_tokens_mask cannot be asked of a render.")
-    for name, value in (("tools", tools), ("documents", variables.get("documents"))):
-        if value is not None and not _is_list_of_objects(value):
-            raise ApiError(f"{name} must be a list of objects.")
 
 
 def _is_list_of_objects(value: Any) -> bool:
