@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from ingress.corked import CorkedTransport
 from runtime.errors import SettingsError
 
 KEEP_ALIVE_S = 5
@@ -36,6 +38,7 @@ class HttpServer:
         self._server = _Server(
             uvicorn.Config(
                 app,
+                http=_Protocol,
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -66,6 +69,11 @@ class HttpServer:
         self._server.should_exit = True
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
+
+
+class _Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(CorkedTransport(transport, self.loop))
 
 
 class _Server(uvicorn.Server):
