@@ -5,6 +5,7 @@ turns wherever nothing depends on what stands in front of one. Knows no chat and
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from threading import Lock
 
 from workers.text.tokenizer import Tokenizer
@@ -38,27 +39,35 @@ class SegmentEncoder:
         if boundary is None or boundary not in text:
             return self._tokenizer.encode(text, add_special_tokens=False)
         end = self._tokenizer.added_tokens[boundary]
-        first, *others = text.split(boundary)
-        ids = list(self._segment(first))
+        first, *others = self._segments(text.split(boundary))
+        ids = list(first)
         for segment in others:
             ids.append(end)
-            ids += self._segment(segment)
+            ids += segment
         return ids
 
-    def _segment(self, text: str) -> list[int]:
-        if not _MIN_SEGMENT <= len(text) <= _MAX_SEGMENT:
-            return self._tokenizer.encode(text, add_special_tokens=False) if text else []
+    def _segments(self, texts: Sequence[str]) -> list[list[int]]:
         with self._lock:
-            known = self._known.get(text)
-            if known is not None:
-                self._known.move_to_end(text)
-                return known
-        ids = self._tokenizer.encode(text, add_special_tokens=False)
+            known = [self._recall(text) for text in texts]
+        unknown = [text for text, ids in zip(texts, known, strict=True) if ids is None]
+        if not unknown:
+            return [ids for ids in known if ids is not None]
+        encoded = self._tokenizer.encode_batch(unknown, add_special_tokens=False)
         with self._lock:
-            self._remember(text, ids)
-        return ids
+            for text, ids in zip(unknown, encoded, strict=True):
+                self._remember(text, ids)
+        fresh = iter(encoded)
+        return [next(fresh) if ids is None else ids for ids in known]
+
+    def _recall(self, text: str) -> list[int] | None:
+        known = self._known.get(text)
+        if known is not None:
+            self._known.move_to_end(text)
+        return known if text else []
 
     def _remember(self, text: str, ids: list[int]) -> None:
+        if not _MIN_SEGMENT <= len(text) <= _MAX_SEGMENT:
+            return
         if text not in self._known:
             self._chars += len(text)
         self._known[text] = ids
