@@ -5,7 +5,8 @@
 
 Rounds alternate between the two servers, so that whatever else the machine does hits both. One
 answer per case is compared first. `--kafka` measures ours with ingress, coordinator and render in a
-process each, on a broker of its own, instead of `launch render` with its default of processes.
+process each, on a broker of its own, instead of `launch render` with its default of processes; the
+broker is under load for a while first, because a Java process compiles what is used often.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from runtime.kafka_local import LocalKafka
 
 START_S = 180.0
 WARM_S = 1.0
+BROKER_WARM_S = 30.0
 
 
 @dataclass
@@ -138,7 +140,7 @@ def _launch(arguments: argparse.Namespace) -> list[str]:
 
 
 def _roles(arguments: argparse.Namespace, stack: ExitStack) -> list[list[str]]:
-    broker = stack.enter_context(LocalKafka())
+    broker = stack.enter_context(LocalKafka(is_long_lived=True))
     store = stack.enter_context(TemporaryDirectory(prefix="bench-store-"))
     common = [
         arguments.model, "--bus", f"kafka://{broker.servers}", "--store", f"file://{store}",
@@ -235,6 +237,8 @@ def main() -> None:
         for server in servers:
             if server.pids:
                 print(f"{server.name}: {num_processes(server.pids)} processes")
+        if arguments.kafka:
+            load.run(first, arguments.cases[0], max(arguments.clients), BROKER_WARM_S)
         print_head(servers)
         cpu_ms: dict[int, float] = {}
         for number in arguments.cases:

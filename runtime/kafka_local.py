@@ -72,7 +72,9 @@ _PROPERTIES = {
     "log.cleaner.dedupe.buffer.size": str(8 * 1024 * 1024),
     "replica.fetch.max.bytes": str(2 * MAX_REQUEST_RECORD_BYTES),
 }
-_JAVA_FLAGS = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_JAVA_FLAGS = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC")
+# For minutes: half a minute of load pays for a better compiler only after that.
+_SHORT_LIVED_FLAGS = ("-XX:TieredStopAtLevel=1",)
 
 
 def default_cache() -> Path:
@@ -104,8 +106,12 @@ def fetch_jars(cache: Path | None = None) -> Path:
 class LocalKafka:
     """One broker process, ended on exit; a folder of its own making is removed then."""
 
-    def __init__(self, *, port: int = 0, directory: Path | None = None) -> None:
+    def __init__(
+        self, *, port: int = 0, directory: Path | None = None, is_long_lived: bool = False
+    ) -> None:
+        """`is_long_lived`: compiled as in production, which takes time of its own at first."""
         self.port = port or free_port()
+        self._flags = _JAVA_FLAGS if is_long_lived else _JAVA_FLAGS + _SHORT_LIVED_FLAGS
         self._controller_port = free_port()
         self._is_temporary = directory is None
         self._directory = directory or Path(tempfile.mkdtemp(prefix="kafka-local-"))
@@ -128,7 +134,7 @@ class LocalKafka:
             self._format(jars)
         with self._log_file() as output:
             self._process = subprocess.Popen(
-                _java(jars, "kafka.Kafka", str(self._properties)),
+                _java(jars, self._flags, "kafka.Kafka", str(self._properties)),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 # Its own session: a Ctrl-C meant for its owner must not end it first.
@@ -186,7 +192,7 @@ class LocalKafka:
         arguments = ("format", "-t", _cluster_id(), "-c", str(self._properties))
         with self._log_file() as output:
             done = subprocess.run(
-                _java(jars, "kafka.tools.StorageTool", *arguments),
+                _java(jars, _SHORT_LIVED_FLAGS, "kafka.tools.StorageTool", *arguments),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 timeout=60,
@@ -237,8 +243,8 @@ def _answers(port: int) -> bool:
     return False
 
 
-def _java(jars: Path, main: str, *arguments: str) -> Sequence[str]:
-    return ("java", *_JAVA_FLAGS, "-cp", f"{jars}/*", main, *arguments)
+def _java(jars: Path, flags: Sequence[str], main: str, *arguments: str) -> Sequence[str]:
+    return ("java", *flags, "-cp", f"{jars}/*", main, *arguments)
 
 
 def _java_version() -> int | None:
@@ -286,7 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        with LocalKafka(port=options.port, directory=options.dir) as broker:
+        with LocalKafka(port=options.port, directory=options.dir, is_long_lived=True) as broker:
             sys.stdout.write(f"Apache Kafka {KAFKA_VERSION} on {broker.servers}; Ctrl-C ends it\n")
             sys.stdout.flush()
             return broker.wait()
