@@ -99,7 +99,7 @@ class Tokenizer:
         encodings = self._backend.encode_batch_fast(
             list(texts), add_special_tokens=add_special_tokens
         )
-        return [list(encoding.ids) for encoding in encodings]
+        return [encoding.ids for encoding in encodings]
 
     # --- ids to text
 
