@@ -6,7 +6,7 @@
 Rounds alternate between the two servers, so that whatever else the machine does hits both. One
 answer per case is compared first. `--kafka` measures ours with ingress, coordinator and render in a
 process each, on a broker of its own, instead of `launch render` with its default of processes; the
-broker is under load for a while first, because a Java process compiles what is used often.
+broker is under load for a while first.
 """
 
 import argparse
@@ -31,8 +31,10 @@ from render_cases import CASES, Case
 from runtime.kafka_local import LocalKafka
 
 START_S = 180.0
-WARM_S = 1.0
+WARM_S = 5.0
+"""Until stores are full and memory is used again instead of being asked for."""
 BROKER_WARM_S = 30.0
+"""Until its virtual machine has compiled what is used often."""
 
 
 @dataclass
