@@ -55,5 +55,5 @@ class CorkedTransport:
 
     def _send(self) -> None:
         waiting, self._waiting, self._size = self._waiting, [], 0
-        if waiting:
+        if waiting and not self._transport.is_closing():  # the client may have left meanwhile
             self._transport.writelines(waiting)

@@ -22,6 +22,9 @@ class Wire:
         assert self.is_open
         self.calls.append(list(pieces))
 
+    def is_closing(self) -> bool:
+        return not self.is_open
+
     def close(self) -> None:
         self.is_open = False
 
@@ -85,6 +88,16 @@ async def test_aborting_sends_nothing_more():
 
     transport.write(SMALL)
     transport.abort()
+    await one_round()
+
+    assert wire.calls == []
+
+
+async def test_a_client_that_left_is_sent_nothing():
+    transport, wire = corked()
+
+    transport.write(SMALL)
+    wire.close()
     await one_round()
 
     assert wire.calls == []
