@@ -35,7 +35,7 @@ class Processes:
         """`metrics`: the folder in which all of them keep their figures."""
         self._plans = plans
         self._metrics = metrics
-        self._environ = _environment(environ, metrics)
+        self._environ = environment_of_child(environ, metrics)
         self._children: dict[int, Child] = {}
         self._ready: set[int] = set()
         self._all_ready, self._ending = asyncio.Event(), asyncio.Event()
@@ -140,10 +140,15 @@ class Processes:
                 await self._ending.wait()
 
 
-def _environment(environ: Mapping[str, str], metrics: Path) -> dict[str, str]:
-    """Children look for modules where their parent did, and nowhere else (`-P`)."""
+def environment_of_child(environ: Mapping[str, str], metrics: Path) -> dict[str, str]:
+    """Children look for modules where their parent did, and nowhere else (`-P`).
+
+    Several share the cores, and requests do: one that spreads a text over all of them takes them
+    from the others. Who sets TOKENIZERS_PARALLELISM decides otherwise.
+    """
     paths = os.pathsep.join(path for path in sys.path if path)
-    return {**environ, METRICS_FOLDER: str(metrics), "PYTHONPATH": paths}
+    defaults = {"TOKENIZERS_PARALLELISM": "false"}
+    return {**defaults, **environ, METRICS_FOLDER: str(metrics), "PYTHONPATH": paths}
 
 
 def _raise_first(places: Sequence[asyncio.Task[None]]) -> None:
