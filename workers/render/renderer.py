@@ -85,6 +85,7 @@ class Renderer:
         self._render = render
         self._parsers = Parsers(settings, render.tool_strict_level, tokenizer)
         self._tokens, self.tokenizer = guard(render, tokenizer, media)
+        self.tokenizer.warm()
         self._turns = SegmentEncoder(self.tokenizer)
         self._templates = Templates(render, tokenizer, self._tokens)
         if render.escape_control_tokens:

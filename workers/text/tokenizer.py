@@ -15,6 +15,7 @@ import tokenizers
 from tokenizers.decoders import DecodeStream
 
 from runtime.errors import SettingsError
+from workers.text.ranked_bpe import RankedBpe, ranked_bpe
 from workers.text.tokenizer_files import TokenizerFiles, read_tokenizer_files
 
 Offsets = list[tuple[int, int]]
@@ -68,6 +69,10 @@ class Tokenizer:
         other.max_chars_per_token = self.max_chars_per_token
         return other
 
+    def warm(self) -> None:
+        """Do now what the first text would wait for: about a second for a large vocabulary."""
+        _ = self._ranked, self.num_added
+
     # --- text to ids
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
@@ -95,11 +100,17 @@ class Tokenizer:
         return list(encoding.ids), list(encoding.offsets)
 
     def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
+        adds_none = not add_special_tokens or self.num_added == (0, 0)
+        ranked = self._ranked if adds_none else None
+        found = [ranked.encode(text) if ranked else None for text in texts]
+        left = [text for text, ids in zip(texts, found, strict=True) if ids is None]
+        if not left:
+            return [ids for ids in found if ids is not None]
         # The only call that looks for no offsets: a sixth less work, for one text, too.
-        encodings = self._backend.encode_batch_fast(
-            list(texts), add_special_tokens=add_special_tokens
+        encodings = iter(
+            self._backend.encode_batch_fast(left, add_special_tokens=add_special_tokens)
         )
-        return [encoding.ids for encoding in encodings]
+        return [next(encodings).ids if ids is None else ids for ids in found]
 
     # --- ids to text
 
@@ -158,6 +169,10 @@ class Tokenizer:
         return _space_marker(self._files.backend.get("pre_tokenizer"))
 
     @cached_property
+    def _ranked(self) -> RankedBpe | None:
+        return ranked_bpe(orjson.loads(self._backend.to_str()))
+
+    @cached_property
     def _unprocessed(self) -> Any:
         """A copy that adds nothing and trims no offsets."""
         copy = tokenizers.Tokenizer.from_str(self._backend.to_str())
@@ -167,8 +182,8 @@ class Tokenizer:
     @cached_property
     def num_added(self) -> tuple[int, int]:
         """Tokens that `add_special_tokens` puts before and behind any text."""
-        plain = self.encode("a", add_special_tokens=False)
-        full = self.encode("a", add_special_tokens=True)
+        plain = list(self._backend.encode("a", add_special_tokens=False).ids)
+        full = list(self._backend.encode("a", add_special_tokens=True).ids)
         before = next((i for i in range(len(full)) if full[i : i + len(plain)] == plain), len(full))
         return before, max(len(full) - len(plain) - before, 0)
 
