@@ -14,7 +14,7 @@ import tiktoken
 from tokenizers.models import BPE
 
 MAX_CHARS = 65_536
-"""Of one text. The expressions run out of stack at some hundred thousand blanks in a row."""
+"""Of one text. With a million blanks in a row the expressions run out of stack."""
 
 _LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 _OTHERS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
