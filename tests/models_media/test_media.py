@@ -442,6 +442,20 @@ class TestOptions:
         assert isinstance(plain.kwargs, BlobRef)
         assert await blobs.get(odd.kwargs) == await blobs.get(plain.kwargs)
 
+    @pytest.mark.parametrize("flag", ["do_rescale", "do_normalize"])
+    async def test_a_flag_that_is_null_is_off(self, flag: str) -> None:
+        blobs = MemoryBlobs()
+        pipeline = make_pipeline(**self.TRUSTING, blobs=blobs)
+
+        contents = []
+        for value in (None, False):
+            options = {"images_kwargs": {flag: value}}
+            (item,) = await load(pipeline, image(RED), mm_processor_kwargs=options)
+            assert isinstance(item.kwargs, BlobRef)
+            contents.append(await blobs.get(item.kwargs))
+
+        assert contents[0] == contents[1]
+
     @pytest.mark.parametrize(
         "options",
         [

@@ -1,6 +1,7 @@
 """Arithmetic on pixels against plain restatements of it."""
 
 import gc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,9 +92,19 @@ def test_pixels_outlive_the_picture_that_they_were_read_from() -> None:
     assert bytes(memory) == expected
 
 
-def test_an_unknown_way_of_resizing_is_refused() -> None:
+@pytest.mark.parametrize("unknown", [5, "box", "", None, [3]])
+def test_an_unknown_way_of_resizing_is_refused(unknown: Any) -> None:
     with pytest.raises(ApiError, match="resample"):
-        pixels.resize(pixels.of_image(noise()), 10, 10, 5)
+        pixels.resize(pixels.of_image(noise()), 10, 10, unknown)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [("nearest-exact", 0), ("lanczos", 1), ("bilinear", 2), ("bicubic", 3)]
+)
+def test_ways_of_resizing_have_names_and_numbers(name: str, number: int) -> None:
+    tensor = pixels.of_image(noise(50, 40))
+
+    assert torch.equal(pixels.resize(tensor, 32, 64, name), pixels.resize(tensor, 32, 64, number))
 
 
 @pytest.mark.parametrize(("height", "width"), [(3, 3), (9, 9), (4, 11), (5, 7)])

@@ -18,8 +18,9 @@ from schemas.refusals import bad_request
 from workers.models.families import options as opt
 from workers.models.picture_memory import memory_of
 
-# `resample` of a processor's configuration, as Pillow numbers it.
-_MODES = {0: "nearest-exact", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+# `resample` of a processor's options, as Pillow numbers it or as torchvision calls it.
+_NUMBERED = {0: "nearest-exact", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+_MODES = _NUMBERED | {name: name for name in (*_NUMBERED.values(), "nearest")}
 _ANTIALIASED = frozenset({"bilinear", "bicubic", "lanczos"})
 
 # We only read the bytes Pillow hands out.
@@ -48,7 +49,7 @@ def of_planes(image: Image.Image) -> torch.Tensor:
     return torch.cat(channels[:3]).view(1, 3, rgb.height, rgb.width)
 
 
-def resized_planes(image: Image.Image, height: int, width: int, resample: int = 3) -> torch.Tensor:
+def resized_planes(image: Image.Image, height: int, width: int, resample: int | str = 3) -> torch.Tensor:
     """As `of_planes`, in another size: [1, 3, height, width] uint8.
 
     Pillow keeps a fourth, unused byte of each pixel; taking it along spares two copies, and Pillow
@@ -67,13 +68,13 @@ def of_frames(frames: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(frames).permute(0, 3, 1, 2)
 
 
-def resize(pixels: torch.Tensor, height: int, width: int, resample: int = 3) -> torch.Tensor:
+def resize(pixels: torch.Tensor, height: int, width: int, resample: int | str = 3) -> torch.Tensor:
     """To the size exactly; pixels that have it already are returned as they are."""
     if tuple(pixels.shape[-2:]) == (height, width):
         return pixels
-    mode = _MODES.get(resample)
+    mode = _MODES.get(resample) if isinstance(resample, int | str) else None
     if mode is None:
-        raise bad_request(f"resample {resample!r} is not supported; use one of {sorted(_MODES)}")
+        raise bad_request(f"resample {resample!r} is not supported; use one of {list(_MODES)}")
     smooth = mode in _ANTIALIASED
     if mode == "bilinear" and not _has_integer_bilinear():
         pixels, whole = pixels.float(), True

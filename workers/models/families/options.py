@@ -78,9 +78,10 @@ def real(value: Any, name: str) -> float:
 
 
 def flag(value: Any, name: str) -> bool:
-    if not isinstance(value, bool):
+    """Null is no. Raise ApiError for what is neither."""
+    if value is not None and not isinstance(value, bool):
         raise bad_request(f"{name} must be true or false, got {value!r}")
-    return value
+    return bool(value)
 
 
 def colours(value: Any, name: str) -> tuple[float, ...]:
