@@ -1,4 +1,5 @@
 from typing import Any
+from unicodedata import normalize
 
 import pytest
 
@@ -174,6 +175,24 @@ class TestPrivateTokens:
     )
     def test_what_the_caller_wrote_is_not(self, source: str) -> None:
         assert self.render(source, f"a{PAD}b") == f"a{PAD}b"
+
+    @pytest.mark.parametrize(
+        ("source", "shown"),
+        [
+            ("{{ messages }}", "[{'role': 'user', 'content': 'PAD'}]"),
+            ("{{ messages | tojson }}", '[{"role": "user", "content": "PAD"}]'),
+            ("{{ messages[0].content | upper | trim }}", "PAD"),
+        ],
+    )
+    def test_a_placeholder_stays_one_however_it_is_shown(self, source: str, shown: str) -> None:
+        """As placeholders get into a message's text."""
+        text = self.render(source, self.tokens.hide(PAD))
+
+        assert self.tokens.reveal(text) == shown.replace("PAD", PAD)
+
+    def test_spellings_are_the_same_in_every_normal_form(self) -> None:
+        for spelling in self.tokens.spelling.values():
+            assert all(normalize(f, spelling) == spelling for f in ("NFC", "NFD", "NFKC", "NFKD"))
 
     def test_spellings_differ_from_process_to_process(self) -> None:
         assert PrivateTokens([PAD]).spelling != self.tokens.spelling

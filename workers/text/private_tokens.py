@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from jinja2 import nodes
 
-# Noncharacters of Unicode: no normal form changes them and no text has them by accident.
-_FIRST, _LAST = 0xFDD0, 0xFDEF
+# Egyptian hieroglyphs: without case or normal forms, and printable, so that a template that shows a
+# whole message (Python's repr) does not escape them.
+_FIRST, _LAST = 0x13000, 0x1342E
 _OPEN, _CLOSE = chr(_FIRST), chr(_LAST)
 _SECRET_LENGTH = 20
 
