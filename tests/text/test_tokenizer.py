@@ -12,6 +12,8 @@ MODELS = Path(__file__).parent.parent / "data" / "models"
 NAMES = ["tiny-qwen3-vl", "tiny-qwen3-thinking", "llama3-render", "tiny-llava"]
 
 TOKENIZERS = {name: Tokenizer.from_directory(MODELS / name) for name in NAMES}
+for each in TOKENIZERS.values():
+    each.warm()
 every_model = pytest.mark.parametrize("name", NAMES)
 texts = st.text(max_size=40) | st.lists(
     st.sampled_from(["<|im_start|>", "<s>", "</s>", "<image>", " ", "\n", "é", "hello", "1234"])

@@ -49,7 +49,9 @@ def of_planes(image: Image.Image) -> torch.Tensor:
     return torch.cat(channels[:3]).view(1, 3, rgb.height, rgb.width)
 
 
-def resized_planes(image: Image.Image, height: int, width: int, resample: int | str = 3) -> torch.Tensor:
+def resized_planes(
+    image: Image.Image, height: int, width: int, resample: int | str = 3
+) -> torch.Tensor:
     """As `of_planes`, in another size: [1, 3, height, width] uint8.
 
     Pillow keeps a fourth, unused byte of each pixel; taking it along spares two copies, and Pillow
