@@ -14,11 +14,13 @@ from typing import Protocol, TypeVar
 from runtime.bus import Bus, Outgoing, Record, record_bytes
 from runtime.errors import BusError, StoreError
 from runtime.retry import RetryPolicy
-from schemas.errors import DecodeError, Transient
+from schemas.errors import Busy, DecodeError, Transient
 
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _MAX_REFUSALS = 10
+_BUSY_TRIES = 4
+"""After so many the waits for one's turn grow no longer: places stay empty while nobody asks."""
 
 
 class Handler(Protocol):
@@ -78,8 +80,10 @@ class Execution:
         if isinstance(error, BusError) and not error.retriable:
             return None
         deadline_ms = getattr(error, "deadline_ms", None)
+        is_busy = isinstance(error, Busy)
         return self._policy.delay_s(
-            attempts,
+            min(attempts, _BUSY_TRIES) if is_busy else attempts,
+            is_counted=not is_busy,
             jitter=random.random(),
             retry_after_s=getattr(error, "retry_after_s", None),
             remaining_s=None if deadline_ms is None else deadline_ms / 1000 - time.time(),

@@ -19,13 +19,15 @@ class RetryPolicy:
         jitter: float,
         retry_after_s: float | None = None,
         remaining_s: float | None = None,
+        is_counted: bool = True,
     ) -> float | None:
         """Seconds to wait after so many failed tries; None: no further try.
 
         `jitter` is a random number in [0, 1). A deadline shortens the wait, never the tries: at
-        the deadline the handler is asked once more, and answers that it is too late.
+        the deadline the handler is asked once more, and answers that it is too late. Tries that
+        are not counted end with it only.
         """
-        if attempts >= self.max_attempts:
+        if is_counted and attempts >= self.max_attempts:
             return None
         delay = max(self.backoff_s(attempts, jitter=jitter), retry_after_s or 0.0)
         return delay if remaining_s is None else min(delay, max(remaining_s, 0.0))
