@@ -26,7 +26,7 @@ from schemas.tokenize import TokenizeChatRequest, TokenizeCompletionRequest, Tok
 from workers.render.answers import Rendered, dump_json, write_body, write_expanded, write_parts
 from workers.render.apart import ThreadsApart
 from workers.render.media import Media, MediaItem, MediaPart, expand
-from workers.render.prompts import Prompt, truncate_expanded
+from workers.render.prompts import Prompt, check_placeholders, truncate_expanded
 from workers.render.renderer import Renderer
 from workers.render.requests import ChatInput
 from workers.text.tokenizer import Tokenizer
@@ -163,6 +163,8 @@ class RenderStage:
     async def _with_media(
         self, job: Job, given: ChatInput, prompt: Prompt, parts: Sequence[MediaPart]
     ) -> tuple[Prompt, list[Item], list[MediaItem]]:
+        assert self._media is not None  # without it, parts are refused while they are read
+        check_placeholders(prompt, parts, self._media.locate, given.rules)
         ids, items, loaded = await self._place(
             job,
             prompt.ids,
