@@ -25,7 +25,7 @@ class ThreadsApart:
     async def run(self, call: Callable[..., T], *args: object) -> T:
         """Its result. Raise Busy where too many are before it."""
         if self._count >= self._most:
-            raise Busy("too many others are rendered by templates of their own")
+            raise Busy("others are before it that take long")
         loop = asyncio.get_running_loop()
         future = self._threads.submit(call, *args)
         self._count += 1

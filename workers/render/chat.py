@@ -4,6 +4,7 @@
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,6 +68,7 @@ class _MediaList:
     def __init__(self, rules: MediaRules) -> None:
         self.rules = rules
         self.parts: list[MediaPart] = []
+        self._counts: Counter[tuple[str, bool]] = Counter()
 
     def add(self, part: MediaPart) -> str:
         """The placeholder text of the new item."""
@@ -77,10 +79,11 @@ class _MediaList:
             raise bad_request(
                 f"You must set `--enable-mm-embeds` to input `{part.param}`", part.param
             )
-        same = [p for p in self.parts if _kind(p) == _kind(part)]
-        self._check_limit(part, len(same) + 1)
+        index = self._counts[_kind(part)]
+        self._check_limit(part, index + 1)
+        self._counts[_kind(part)] += 1
         self.parts.append(part)
-        return rules.placeholder(part.modality, len(same))
+        return rules.placeholder(part.modality, index)
 
     def _check_limit(self, part: MediaPart, count: int) -> None:
         limit = self.rules.limits.get(part.modality, 0)
@@ -94,7 +97,7 @@ class _MediaList:
         )
 
     def check_mixture(self) -> None:
-        kinds = {_kind(part) for part in self.parts}
+        kinds = self._counts.keys()
         for modality in ("image", "audio", "video"):
             if {(modality, True), (modality, False)} <= kinds:
                 raise bad_request(

@@ -21,8 +21,8 @@ from schemas.messages import each_part
 from schemas.openai_responses import ResponsesRequest
 from schemas.refusals import bad_request
 from schemas.sampling import SamplingParams
-from schemas.tokenize import TokenizeChatRequest
-from workers.render.answers import Rendered
+from schemas.tokenize import TokenizeChatRequest, TokenizeResponse
+from workers.render.answers import Rendered, dump_json
 from workers.render.carried import carried_fields, parse_context
 from workers.render.chat import all_parts, read_conversation
 from workers.render.completions import (
@@ -239,19 +239,23 @@ class Renderer:
         return taken
 
     def finish_completion(
-        self, request: CompletionRequest, prompt: Prompt, request_id: str
-    ) -> Rendered:
+        self, request: CompletionRequest, prompts: Sequence[Prompt], ids: Sequence[str]
+    ) -> list[Rendered]:
+        """The answers; each prompt has an id of its own."""
         rules = completion_rules(request, self.limits)
         tools = completion_tools(request)
-        return Rendered(
-            request_id=request_id,
-            ids=prompt.ids,
-            sampling_params=self._sampling(request, prompt, rules, request.max_tokens, tools),
-            model=request.model,
-            offsets=prompt.offsets,
-            text=prompt.text,
-            options=carried_fields(request),
-        )
+        return [
+            Rendered(
+                request_id=request_id,
+                ids=prompt.ids,
+                sampling_params=self._sampling(request, prompt, rules, request.max_tokens, tools),
+                model=request.model,
+                offsets=prompt.offsets,
+                text=prompt.text,
+                options=carried_fields(request),
+            )
+            for prompt, request_id in zip(prompts, ids, strict=True)
+        ]
 
     # --- both
 
@@ -270,9 +274,19 @@ class Renderer:
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         return encode_text(self.tokenizer, text, add_special_tokens=add_special_tokens)
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The vocabulary's own writing of tokens."""
-        return [self._tokens.reveal(self.tokenizer.piece(token) or "") for token in ids]
+    def finish_tokenize(self, ids: list[int], with_strings: bool) -> bytes:
+        """The body; strings are the vocabulary's own writing of tokens."""
+        answer = TokenizeResponse(
+            count=len(ids),
+            max_model_len=self.limits.max_model_len,
+            tokens=ids,
+            token_strs=self._pieces(ids) if with_strings else None,
+        )
+        return dump_json(answer.model_dump())
+
+    def _pieces(self, ids: Sequence[int]) -> list[str]:
+        piece = {token: self._tokens.reveal(self.tokenizer.piece(token) or "") for token in {*ids}}
+        return [piece[token] for token in ids]
 
     def _decode(self, ids: Sequence[int]) -> str:
         return self._tokens.reveal(self.tokenizer.decode(ids))

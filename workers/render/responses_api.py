@@ -119,7 +119,8 @@ def _add(messages: list[Message], message: Message) -> None:
         return
     value = message[message.key]
     if message.key == "tool_calls":
-        last["tool_calls"] = [*(last.get("tool_calls") or ()), *value]
+        last["tool_calls"] = last.get("tool_calls") or []
+        last["tool_calls"] += value
     elif last.get(message.key) is None:
         last[message.key] = value
     else:
@@ -152,8 +153,17 @@ def _message(item: Item) -> Message:
     if item.get("role") == "assistant" and (text := _first_text(item.get("content"))) is not None:
         return _Piece("content", text)
     if "role" in item:
-        return dict(item)
+        return _turn(item)
     raise bad_request(f"Unsupported input item type: {kind}", "input")
+
+
+def _turn(item: Item) -> Message:
+    calls = item.get("tool_calls")
+    if calls is None:
+        return dict(item)
+    if not isinstance(calls, list):
+        raise bad_request("`tool_calls` of a message must be a list.", "input")
+    return {**item, "tool_calls": [*calls]}
 
 
 def _call(item: Item, name: str, arguments: str) -> _Piece:

@@ -4,7 +4,7 @@ Joins the parts of this package; each rule lives in the module that is named aft
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -21,9 +21,10 @@ from schemas.envelope import PROMPTS, Item
 from schemas.generate import GenerateRequest
 from schemas.limits import ModelLimits, check_model
 from schemas.openai_responses import ResponsesRequest
+from schemas.parts import MEDIA_KEYS
 from schemas.routes import Kind, Stop
-from schemas.tokenize import TokenizeChatRequest, TokenizeCompletionRequest, TokenizeResponse
-from workers.render.answers import Rendered, dump_json, write_body, write_expanded, write_parts
+from schemas.tokenize import TokenizeChatRequest, TokenizeCompletionRequest
+from workers.render.answers import Rendered, write_body, write_expanded, write_parts
 from workers.render.apart import ThreadsApart
 from workers.render.media import Media, MediaItem, MediaPart, expand
 from workers.render.prompts import Prompt, check_placeholders, truncate_expanded
@@ -35,9 +36,9 @@ T = TypeVar("T")
 
 # Bodies up to this size render in a millisecond: a thread would take a tenth of one for itself.
 _INLINE_BYTES = 4096
-# Of requests with a template of their own; the rest come again in a moment.
-_TEMPLATES_RUNNING = 2
-_TEMPLATES_WAITING = 2
+# Tokenized in a second or more; others must not wait for them.
+_LARGE_BYTES = 1024 * 1024
+_MEDIA_KEYS = frozenset(MEDIA_KEYS)
 _BARE = frozenset(
     {Kind.CHAT_RENDER, Kind.COMPLETION_RENDER, Kind.RESPONSES_RENDER, Kind.MESSAGES_RENDER}
 )
@@ -66,13 +67,15 @@ class RenderStage:
         self._limits = limits
         self._bodies = bodies
         self._threads: ThreadPoolExecutor | None = None
-        self._apart: ThreadsApart | None = None
+        self._templates: ThreadsApart | None = None
+        self._large: ThreadsApart | None = None
         self._renderer: Renderer | None = None
 
     async def start(self) -> None:
         count = self._render.render_threads or num_cores()
         self._threads = ThreadPoolExecutor(count, "render")
-        self._apart = ThreadsApart(_TEMPLATES_RUNNING, _TEMPLATES_WAITING, "templates")
+        self._templates = ThreadsApart(2, waiting=2, name="templates")
+        self._large = ThreadsApart(1, waiting=1, name="large-texts")
         self._renderer = await self._in_thread(self._build)
         self._bodies = self._bodies or RequestBodies(self._renderer.limits)
 
@@ -80,8 +83,9 @@ class RenderStage:
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown(wait=False, cancel_futures=True)
-        if self._apart is not None:
-            self._apart.close()
+        for apart in (self._templates, self._large):
+            if apart is not None:
+                apart.close()
         if self._renderer is not None:
             self._renderer.close()
 
@@ -90,65 +94,61 @@ class RenderStage:
         assert self._bodies is not None, "the stage is not started"
         request, raw = await self._bodies.read(job)
         check_model(getattr(request, "model", None), renderer.limits)
-        is_short = len(raw) - _media_size(request) <= _INLINE_BYTES
+        size = len(raw)
+        if isinstance(request, ChatCompletionRequest | TokenizeChatRequest):
+            size -= _media_size(request.messages)
         if isinstance(request, ChatCompletionRequest):
-            given = renderer.chat_input(request)
-            await self._chat(job, given, _id(job, "chatcmpl-", request.request_id), is_short)
+            given = await self._run(size, renderer.chat_input, request)
+            await self._chat(job, given, _id(job, "chatcmpl-", request.request_id), size)
         elif isinstance(request, CompletionRequest):
-            await self._completion(job, request, is_short)
+            await self._completion(job, request, size)
         elif isinstance(request, ResponsesRequest):
-            given = renderer.responses_input(request)
-            await self._chat(job, given, request.request_id, is_short)
+            given = await self._run(size, renderer.responses_input, request)
+            size = len(raw) - _media_size(given.messages)
+            await self._chat(job, given, request.request_id, size)
         elif isinstance(request, MessagesRequest):
-            chat = renderer.messages_request(request)
-            given = renderer.chat_input(chat)
-            await self._chat(job, given, _id(job, "chatcmpl-", chat.request_id), is_short)
+            chat = await self._run(size, renderer.messages_request, request)
+            size = len(raw) - _media_size(chat.messages)
+            given = await self._run(size, renderer.chat_input, chat)
+            await self._chat(job, given, _id(job, "chatcmpl-", chat.request_id), size)
         elif isinstance(request, GenerateRequest):
             await self._raw_media(job, request)
         elif isinstance(request, TokenizeCompletionRequest | TokenizeChatRequest):
-            await self._tokenize(job, request, is_short)
+            await self._tokenize(job, request, size)
 
     # --- the kinds
 
-    async def _chat(self, job: Job, given: ChatInput, request_id: str, is_short: bool) -> None:
+    async def _chat(self, job: Job, given: ChatInput, request_id: str, size: int) -> None:
         renderer = self._running
-        chat = await self._run_chat(is_short, renderer.chat_prompt, given)
+        chat = await self._run_chat(size, renderer.chat_prompt, given)
         prompt = chat.prompt
         items: list[Item] = []
         media: list[MediaItem] = []
         if chat.parts:
             prompt, items, media = await self._with_media(job, given, prompt, chat.parts)
-        rendered = renderer.finish_chat(given, prompt, request_id, items)
+        rendered = await self._run(size, renderer.finish_chat, given, prompt, request_id, items)
         await self._answer(job, [replace(rendered, media=media)], given.request.mm_payload)
 
-    async def _completion(self, job: Job, request: CompletionRequest, is_short: bool) -> None:
+    async def _completion(self, job: Job, request: CompletionRequest, size: int) -> None:
         renderer = self._running
-        prompts = await self._run(is_short, renderer.completion_prompts, request)
+        prompts = await self._run_text(size, renderer.completion_prompts, request)
         base = _id(job, "cmpl-", request.request_id)
         ids = [base] if len(prompts) == 1 else [f"{base}-{i}" for i in range(len(prompts))]
-        rendered = [
-            renderer.finish_completion(request, prompt, request_id)
-            for prompt, request_id in zip(prompts, ids, strict=True)
-        ]
+        rendered = await self._run(size, renderer.finish_completion, request, prompts, ids)
         await self._answer(job, rendered, request.mm_payload)
 
     async def _tokenize(
-        self, job: Job, request: TokenizeCompletionRequest | TokenizeChatRequest, is_short: bool
+        self, job: Job, request: TokenizeCompletionRequest | TokenizeChatRequest, size: int
     ) -> None:
         renderer = self._running
         if isinstance(request, TokenizeChatRequest):
-            given = renderer.tokenize_input(request)
-            ids = await self._run_chat(is_short, renderer.chat_ids, given)
+            given = await self._run(size, renderer.tokenize_input, request)
+            ids = await self._run_chat(size, renderer.chat_ids, given)
         else:
             special = request.add_special_tokens
-            ids = await self._run(is_short, renderer.encode, request.prompt, special)
-        answer = TokenizeResponse(
-            count=len(ids),
-            max_model_len=renderer.limits.max_model_len,
-            tokens=ids,
-            token_strs=renderer.pieces(ids) if request.return_token_strs else None,
-        )
-        job.finish([dump_json(answer.model_dump())])
+            ids = await self._run_text(size, renderer.encode, request.prompt, special)
+        with_strings = bool(request.return_token_strs)
+        job.finish([await self._run(size, renderer.finish_tokenize, ids, with_strings)])
 
     async def _answer(self, job: Job, rendered: Sequence[Rendered], payload: str) -> None:
         kind = job.envelope.kind
@@ -238,34 +238,42 @@ class RenderStage:
         assert self._renderer is not None, "the stage is not started"
         return self._renderer
 
-    async def _run_chat(
-        self, is_short: bool, call: Callable[[ChatInput], T], given: ChatInput
-    ) -> T:
+    async def _run_chat(self, size: int, call: Callable[[ChatInput], T], given: ChatInput) -> T:
         if self._running.brings_template(given):
-            assert self._apart is not None, "the stage is not started"
-            return await self._apart.run(call, given)
-        return await self._run(is_short, call, given)
+            assert self._templates is not None, "the stage is not started"
+            return await self._templates.run(call, given)
+        return await self._run_text(size, call, given)
 
-    async def _run(self, is_short: bool, call: Callable[..., T], *args: object) -> T:
+    async def _run_text(self, size: int, call: Callable[..., T], *args: object) -> T:
+        """What takes as long as its text is."""
+        if size > _LARGE_BYTES:
+            assert self._large is not None, "the stage is not started"
+            return await self._large.run(call, *args)
+        return await self._run(size, call, *args)
+
+    async def _run(self, size: int, call: Callable[..., T], *args: object) -> T:
+        is_short = size <= _INLINE_BYTES
         return call(*args) if is_short else await self._in_thread(call, *args)
 
     async def _in_thread(self, call: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
 
 
-def _media_size(request: object) -> int:
-    """Characters of a chat that are no text: its parts' URLs, which hold whole files."""
-    if not isinstance(request, ChatCompletionRequest):
-        return 0
+def _media_size(messages: Iterable[Mapping[str, Any]]) -> int:
+    """Characters of a chat that are no text: URLs and payloads, which hold whole files."""
     return sum(
-        len(value["url"])
-        for message in request.messages
+        len(value)
+        for message in messages
         if isinstance(parts := message.get("content"), list)
         for part in parts
         if isinstance(part, dict)
-        for value in part.values()
-        if isinstance(value, dict) and isinstance(value.get("url"), str)
+        for key in part.keys() & _MEDIA_KEYS
+        if isinstance(value := _payload(part[key]), str)
     )
+
+
+def _payload(value: object) -> object:
+    return value.get("url", value.get("data")) if isinstance(value, dict) else value
 
 
 def _id(job: Job, prefix: str, own: str) -> str:

@@ -18,6 +18,8 @@ PROMPT_TAIL = 7
 CONTEXT = 5
 STREAM_TAIL = 64
 """Ids of the prompt that prime a stream: more than any decoder looks back."""
+MAX_UNFINISHED = 64
+"""Tokens that may add up to no whole character; a character has four bytes, so more are garbage."""
 MAX_ID = 2**32 - 1
 """The largest id that the tokenizer library takes."""
 
@@ -73,7 +75,8 @@ class WindowDecoder:
         join = self._tokenizer.pieces_to_text
         known = join(pieces[window.prefix : window.read])
         text = join(pieces[window.prefix :])
-        if len(text) <= len(known) or text.endswith(_REPLACEMENT):
+        is_unfinished = len(text) <= len(known) or text.endswith(_REPLACEMENT)
+        if is_unfinished and len(pieces) - window.read < MAX_UNFINISHED:
             return "", _trimmed(pieces, window.prefix, window.read)
         return text[len(known) :], _trimmed(pieces, window.read, len(pieces))
 
@@ -116,6 +119,7 @@ class StreamDecoder:
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
         self._stream = self._new_stream(prompt_ids[-STREAM_TAIL:])
+        self._unfinished: list[int] = []
         is_spaced = skip_special_tokens or spaces_between_special_tokens
         self._unspaced = {} if is_spaced else {i: t for t, i in tokenizer.added_tokens.items()}
         self._after_added = False
@@ -134,6 +138,20 @@ class StreamDecoder:
     def _step(self, token: int) -> str:
         if not 0 <= token <= MAX_ID:
             return ""
+        text = self._step_stream(token)
+        if text:
+            self._unfinished.clear()
+            return text
+        self._unfinished.append(token)
+        return self._flush() if len(self._unfinished) >= MAX_UNFINISHED else ""
+
+    def _flush(self) -> str:
+        """Every step looks at all that is unfinished: garbage must not go on for ever."""
+        self._stream = self._new_stream(())
+        ids, self._unfinished = self._unfinished, []
+        return self._tokenizer.decode(ids, skip_special_tokens=self._skip)
+
+    def _step_stream(self, token: int) -> str:
         try:
             return self._tokenizer.step(self._stream, token) or ""
         except Exception as error:  # the library raises bare Exception

@@ -10,7 +10,9 @@ Knows no chat and no media.
 
 import re
 import secrets
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate
 from typing import Self
 
 from jinja2 import nodes
@@ -76,10 +78,12 @@ class PrivateTokens:
 
     def reveal_positions(self, text: str) -> Callable[[int], int]:
         """Where a position of `text` is in `reveal(text)`."""
-        found = [(m.end(), len(m[0]) - len(self._text_of[m[0]])) for m in _matches(self, text)]
+        found = list(_matches(self, text))
+        ends = [match.end() for match in found]
+        shorter = [0, *accumulate(len(m[0]) - len(self._text_of[m[0]]) for m in found)]
 
         def position(index: int) -> int:
-            return index - sum(shorter for end, shorter in found if end <= index)
+            return index - shorter[bisect_right(ends, index)]
 
         return position
 

@@ -86,7 +86,8 @@ class Tokenizer:
         self, text: str, *, add_special_tokens: bool
     ) -> tuple[list[int], Offsets]:
         """Also (start, end) characters of each token in `text`."""
-        encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)
+        # Unlike `encode`, the call for several texts releases the interpreter lock.
+        (encoding,) = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)
         return list(encoding.ids), list(encoding.offsets)
 
     def encode_cut_with_offsets(
@@ -97,7 +98,7 @@ class Tokenizer:
         A tokenizer cuts before it trims the offsets, so those of the first token may differ from
         what they are in the whole.
         """
-        encoding = self._unprocessed.encode(text, add_special_tokens=False)
+        (encoding,) = self._unprocessed.encode_batch([text], add_special_tokens=False)
         room = num_tokens - sum(self.num_added) if add_special_tokens else num_tokens
         encoding.truncate(max(room, 0), direction=self.truncation_side)
         encoding = self._backend.post_process(encoding, None, add_special_tokens)
