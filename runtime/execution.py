@@ -75,6 +75,11 @@ class Execution:
             return await self._give_up(record, error, attempts)
         except Exception as error:
             return await self._give_up(record, error, attempts)
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # libraries in Rust panic with one of their own
+            panic = RuntimeError(f"{type(error).__name__}: {error}")
+            return await self._give_up(record, panic, attempts)
 
     def _delay_s(self, error: Exception, attempts: int) -> float | None:
         if isinstance(error, BusError) and not error.retriable:

@@ -71,6 +71,34 @@ def test_a_prompt_that_fits_with_one_bos_fits() -> None:
         tokenize(LLAMA, [text], asked)
 
 
+@pytest.mark.parametrize("fields", [{}, {"truncate_to": 5}, {"want_offsets": True}])
+def test_what_is_too_long_to_be_tokenized_is_refused(fields: dict[str, Any]) -> None:
+    """Before it is: these blanks would take gigabytes."""
+    asked = rules(max_model_len=10**9, **fields)
+
+    with pytest.raises(ApiError, match="cannot be tokenized at once") as caught:
+        tokenize(LLAMA, [" " * 100_000_000], asked)
+
+    assert caught.value.param == "input_text"
+
+
+def test_a_side_to_truncate_lets_any_length_pass() -> None:
+    text = "one " * 1_000_000 + "two three"
+
+    (left,) = tokenize(LLAMA, [text], rules(max_model_len=10**5, truncate_to=2, side="left"))
+    (right,) = tokenize(LLAMA, [text], rules(max_model_len=10**5, truncate_to=2, side="right"))
+
+    assert left.ids == LLAMA.encode(text[-40:], add_special_tokens=False)[-2:]
+    assert right.ids == [LLAMA.bos_id, LLAMA.encode("one", add_special_tokens=False)[0]]
+
+
+def test_all_prompts_together_may_only_be_so_long() -> None:
+    asked = rules(max_model_len=10**9, truncate_to=5)
+
+    with pytest.raises(ApiError, match="cannot be tokenized at once"):
+        tokenize(LLAMA, [" " * 7_000_000] * 6, asked)
+
+
 def test_room_is_left_for_output_unless_none_is_wanted() -> None:
     ids = list(range(200))
 

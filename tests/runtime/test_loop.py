@@ -227,6 +227,25 @@ async def test_a_record_that_waits_for_its_next_try_holds_no_slot(bus: Bus, topi
     assert sorted(map(number, answers)) == list(range(3, 20))
 
 
+async def test_a_panic_of_a_library_is_given_up_like_other_faults(bus: Bus, topics: Topics):
+    class PanicException(BaseException):
+        pass
+
+    async def work(record: Record) -> None:
+        if number(record) == 0:
+            raise PanicException("index out of bounds")
+
+    await send_all(bus, topics.requests, [b"a", b"b"])
+    handler = Echo(topics, work)
+    async with running(bus, topics, handler):
+        await written(bus, topics.dead_letter, 1)
+        await written(bus, topics.responses, 1)
+
+    assert [(n, str(e)) for n, e, _ in handler.given_up] == [
+        (0, "PanicException: index out of bounds")
+    ]
+
+
 async def test_waiting_for_ones_turn_uses_up_no_attempt(bus: Bus, topics: Topics):
     async def work(record: Record) -> None:
         if len(handler.started) < 5:

@@ -66,6 +66,41 @@ def test_gives_the_same_ids_or_none(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=600, deadline=None)
+@given(
+    text=st.lists(texts.map("".join), max_size=6).map(" ".join) | texts.map("".join),
+    most=st.integers(1, 12),
+)
+def test_the_ids_of_the_pieces_are_those_of_the_whole(name: str, text: str, most: int) -> None:
+    pieces = OURS[name].pieces(text, most)
+
+    assert "".join(pieces) == text
+    assert [token for piece in pieces for token in theirs(name, piece)] == theirs(name, text)
+
+
+@pytest.mark.parametrize("text", ["word " * 5000, "a1" * 9000, "x" * 20000 + " y" * 3000])
+def test_pieces_are_as_long_as_they_may_be(text: str) -> None:
+    pieces = OURS["llama3-render"].pieces(text, 1000)
+
+    assert all(len(piece) <= 1000 or " " not in piece[1:] for piece in pieces)
+    assert len(pieces) < 27
+
+
+def test_no_added_token_is_cut() -> None:
+    whole = changed()
+    token = {**whole["added_tokens"][0], "content": "<|pad 1|>", "id": 10**6}
+    whole["added_tokens"].append(token)
+    whole["added_tokens"].append({**token, "content": "<|b1|>", "id": 10**6 + 1})
+
+    ranked = ranked_bpe(whole)
+
+    assert ranked is not None
+    assert ranked.pieces("<|pad 1|> " * 9, 5) == ["<|pad 1|> " * 9]
+    assert ranked.pieces("<|b1|> " * 9, 5) == ["<|b1|> " * 9]
+    assert len(ranked.pieces("1a" * 9, 5)) > 1
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_reads_every_code_point_alike(name: str) -> None:
     """The libraries have tables of their own of what a letter, a number and a blank is."""
     points = [chr(n) for n in range(sys.maxunicode + 1) if n not in SURROGATES]

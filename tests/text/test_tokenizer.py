@@ -5,6 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.errors import SettingsError
+from schemas.errors import ApiError
+from workers.text.ranked_bpe import MAX_CHARS, MAX_PIECE_CHARS
 from workers.text.tokenizer import Tokenizer
 from workers.text.tokenizer_files import read_tokenizer_files
 
@@ -51,11 +53,37 @@ def test_a_renamed_token_changes_nothing_but_its_own_text(name: str, text: str) 
 @every_model
 def test_long_texts_are_encoded_like_short_ones(name: str) -> None:
     tokenizer = TOKENIZERS[name]
-    text = "Once upon a time, don't you know? 12345\n" * 1000
+    text = "Once upon a time, don't you know? 12345\n" * 4000
 
     ids = tokenizer.encode(text, add_special_tokens=True)
 
     assert ids == tokenizer.encode_with_offsets(text, add_special_tokens=True)[0]
+
+
+@pytest.mark.parametrize("name", ["tiny-qwen3-vl", "llama3-render"])
+@pytest.mark.parametrize("end", ["e\u0301", "<|im_end|>", "", "\n\n x"])
+def test_long_texts_are_cut_whatever_is_in_them(name: str, end: str) -> None:
+    tokenizer = TOKENIZERS[name]
+    text = "a" * (MAX_CHARS + 9) + f" é {end}" * 9000 + "<|eot_id|>" + end
+
+    for special in (True, False):
+        ids = tokenizer.encode(text, add_special_tokens=special)
+
+        assert ids == tokenizer.encode_with_offsets(text, add_special_tokens=special)[0]
+
+
+@pytest.mark.parametrize("name", ["tiny-qwen3-vl", "llama3-render"])
+@pytest.mark.parametrize("text", [" " * 12_000_000, "a" * (MAX_PIECE_CHARS + 1)])
+def test_too_long_a_run_is_refused(name: str, text: str) -> None:
+    with pytest.raises(ApiError, match="too long a run"):
+        TOKENIZERS[name].encode(text, add_special_tokens=True)
+
+
+def test_a_panic_of_the_library_is_an_error_like_others() -> None:
+    cold = Tokenizer.from_directory(MODELS / "llama3-render")
+
+    with pytest.raises(ApiError, match="too long a run"):
+        cold.encode(" " * 12_000_000, add_special_tokens=False)
 
 
 @pytest.mark.parametrize(

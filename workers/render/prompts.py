@@ -17,6 +17,22 @@ from workers.text.tokenizer import Offsets, Tokenizer
 
 Side = Literal["left", "right"]
 
+MAX_TEXT_CHARS = 8 * 1024 * 1024
+"""Of one prompt: twice of what a million tokens usually are."""
+MAX_BATCH_CHARS = 4 * MAX_TEXT_CHARS
+"""Of all prompts of a request."""
+_MAX_WHOLE_CHARS = 1024 * 1024
+_WHOLE_CHARS_PER_TOKEN = 16
+"""Where a text cannot be tokenized in pieces, some hundred bytes are needed for each character."""
+MAX_OFFSETS_CHARS = 1024 * 1024
+
+
+def most_chars(tokenizer: Tokenizer, max_model_len: int) -> int:
+    """Of a text that may be tokenized at once."""
+    if tokenizer.cuts_texts:
+        return MAX_TEXT_CHARS
+    return min(MAX_TEXT_CHARS, max(_MAX_WHOLE_CHARS, _WHOLE_CHARS_PER_TOKEN * max_model_len))
+
 
 @dataclass(frozen=True, slots=True)
 class PromptRules:
@@ -89,6 +105,7 @@ def tokenize(
     turns: SegmentEncoder | None = None,
 ) -> list[Prompt]:
     """Raise ApiError for a text that does not fit. `turns` is the faster way for conversations."""
+    _check_chars(sum(map(len, texts)), MAX_BATCH_CHARS)
     cut = [_fitting_text(tokenizer, text, rules) for text in texts]
     encoded: list[tuple[list[int], Offsets | None]]
     if rules.want_offsets:
@@ -179,8 +196,11 @@ def _first_lost(
     return None
 
 
-def encode_text(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
-    """All of the text's tokens. Raise ApiError for what is no text."""
+def encode_text(
+    tokenizer: Tokenizer, text: str, *, add_special_tokens: bool, max_model_len: int
+) -> list[int]:
+    """All of the text's tokens. Raise ApiError for what is no text, or too much of it."""
+    _check_chars(len(text), most_chars(tokenizer, max_model_len))
     with _only_text():
         return tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
@@ -193,9 +213,30 @@ def _encode(
         with _only_text():
             return [turns.encode(text) for text in texts]
     if len(texts) == 1:
-        return [encode_text(tokenizer, texts[0], add_special_tokens=special)]
+        return [
+            encode_text(
+                tokenizer, texts[0], add_special_tokens=special, max_model_len=rules.max_model_len
+            )
+        ]
     with _only_text():
-        return tokenizer.encode_batch(texts, add_special_tokens=special)
+        return [
+            ids
+            for batch in _batches(texts)
+            for ids in tokenizer.encode_batch(batch, add_special_tokens=special)
+        ]
+
+
+def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
+    """As much of them at a time as one may have."""
+    batch: list[str] = []
+    chars = 0
+    for text in texts:
+        if batch and chars + len(text) > _MAX_WHOLE_CHARS:
+            yield batch
+            batch, chars = [], 0
+        batch.append(text)
+        chars += len(text)
+    yield batch
 
 
 @contextmanager
@@ -228,7 +269,13 @@ def _with_offsets(
 def _fitting_text(tokenizer: Tokenizer, text: str, rules: PromptRules) -> tuple[str, int]:
     """The text, cut where it surely will be, and how many characters went from its start."""
     most = rules.max_model_len * tokenizer.max_chars_per_token
+    bound = most_chars(tokenizer, rules.max_model_len)
+    if rules.want_offsets:
+        bound = min(bound, MAX_OFFSETS_CHARS)
+    if rules.truncate_to is not None:
+        most = min(most, bound)
     if len(text) <= most:
+        _check_chars(len(text), bound)
         return text, 0
     if rules.truncate_to is None:
         raise bad_request(
@@ -241,7 +288,20 @@ def _fitting_text(tokenizer: Tokenizer, text: str, rules: PromptRules) -> tuple[
         )
     if rules.side == "left":
         return text[-most:], len(text) - most
-    return (text[:most], 0) if rules.side == "right" else (text, 0)
+    if rules.side == "right":
+        return text[:most], 0
+    _check_chars(len(text), bound)
+    return text, 0
+
+
+def _check_chars(count: int, most: int) -> None:
+    if count > most:
+        raise bad_request(
+            f"The prompt has {count} characters; more than {most} cannot be tokenized at once."
+            " Please shorten it, or name a truncation_side beside truncate_prompt_tokens.",
+            "input_text",
+            count,
+        )
 
 
 def _with_single_bos(

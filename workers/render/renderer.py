@@ -272,7 +272,12 @@ class Renderer:
         return read_conversation([message], "openai", self._media_rules).parts
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        return encode_text(self.tokenizer, text, add_special_tokens=add_special_tokens)
+        return encode_text(
+            self.tokenizer,
+            text,
+            add_special_tokens=add_special_tokens,
+            max_model_len=self.limits.max_model_len,
+        )
 
     def finish_tokenize(self, ids: list[int], with_strings: bool) -> bytes:
         """The body; strings are the vocabulary's own writing of tokens."""

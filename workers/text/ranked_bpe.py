@@ -5,6 +5,7 @@ the tokenizer is one of which it is certain that both give the same ids, this ta
 no chat and no template.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -22,6 +23,14 @@ PATTERNS = frozenset(f"{_LETTERS}|{digits}|{_OTHERS}" for digits in (r"\p{N}", r
 """Of Qwen and of Llama 3. That both libraries read them alike was tried for every code point."""
 
 
+MAX_PIECE_CHARS = 1024 * 1024
+"""Of a text that cannot be cut for so long: hundreds of megabytes while it is tokenized."""
+_NEAR = 256
+_CUTS = (r"(?<=\S)(?=[ \t])", r"(?<=[A-Za-z])(?=[0-9])", r"(?<=[0-9])(?=[A-Za-z])")
+"""Where every expression ends a match, whatever stands around: a blank is only ever a match's
+beginning, and no match has letters and numbers. Normalizing joins nothing there."""
+
+
 class RankedBpe:
     """Encodes text and added tokens in it. Safe to share between threads."""
 
@@ -33,6 +42,29 @@ class RankedBpe:
         )
         self._added = set(added)
         self._is_nfc = is_nfc
+        self._cuts = _cuts(added)
+
+    def pieces(self, text: str, most: int = MAX_CHARS) -> list[str]:
+        """The text in pieces that may be encoded one by one, of at most so many characters where it
+        can be cut at all."""
+        pieces, start = [], 0
+        while len(text) - start > most:
+            end = self._last_cut(text, start, start + most)
+            pieces.append(text[start:end])
+            start = end
+        return [*pieces, text[start:]] if start < len(text) or not text else pieces
+
+    def _last_cut(self, text: str, start: int, end: int) -> int:
+        for low in (max(start, end - _NEAR), start):
+            at = max(
+                (match.start() for match in self._cuts.finditer(text, low + 1, end)), default=0
+            )
+            if at > start:
+                return at
+        for low in range(end, start + MAX_PIECE_CHARS, MAX_CHARS):  # little at a time: others wait
+            if found := self._cuts.search(text, low, low + MAX_CHARS + 1):
+                return found.start()
+        return len(text)
 
     def encode(self, text: str) -> list[int] | None:
         """None for a text that has to be left to the other library."""
@@ -91,6 +123,13 @@ def _pattern(pre_tokenizer: Mapping[str, Any]) -> str:
     is_simple = split["behavior"] == "Isolated" and not split["invert"]
     is_simple = is_simple and not as_bytes["add_prefix_space"] and not as_bytes["use_regex"]
     return str(split["pattern"].get("Regex", "")) if is_simple else ""
+
+
+def _cuts(added: Iterable[str]) -> re.Pattern[str]:
+    """Those that are in none of the tokens."""
+    added = list(added)
+    safe = [cut for cut in _CUTS if not any(re.search(cut, token) for token in added)]
+    return re.compile("|".join(safe) or r"(?!)")
 
 
 def _are_apart(added: Sequence[Mapping[str, Any]]) -> bool:

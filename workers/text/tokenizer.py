@@ -4,7 +4,8 @@ Safe to share between threads: nothing changes its ids once it is built, and the
 the interpreter lock. Knows no chat and no request.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -15,11 +16,13 @@ import tokenizers
 from tokenizers.decoders import DecodeStream
 
 from runtime.errors import SettingsError
-from workers.text.ranked_bpe import RankedBpe, ranked_bpe
+from schemas.errors import ApiError
+from workers.text.ranked_bpe import MAX_CHARS, MAX_PIECE_CHARS, RankedBpe, ranked_bpe
 from workers.text.tokenizer_files import TokenizerFiles, read_tokenizer_files
 
 Offsets = list[tuple[int, int]]
 
+_TOO_LONG_A_RUN = "The text cannot be tokenized: it holds too long a run of one kind of characters."
 _CLEAN_UP = (
     (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"),
     (" n't", "n't"), (" 'm", "'m"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"),
@@ -70,6 +73,11 @@ class Tokenizer:
         other.max_chars_per_token = self.max_chars_per_token
         return other
 
+    @property
+    def cuts_texts(self) -> bool:
+        """Whether a long text is tokenized piece by piece."""
+        return self._ranked is not None
+
     def warm(self) -> None:
         """Encode faster from now on, where the ids are certain to be the same.
 
@@ -87,7 +95,8 @@ class Tokenizer:
     ) -> tuple[list[int], Offsets]:
         """Also (start, end) characters of each token in `text`."""
         # Unlike `encode`, the call for several texts releases the interpreter lock.
-        (encoding,) = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)
+        with _panics_told():
+            (encoding,) = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)
         return list(encoding.ids), list(encoding.offsets)
 
     def encode_cut_with_offsets(
@@ -98,24 +107,48 @@ class Tokenizer:
         A tokenizer cuts before it trims the offsets, so those of the first token may differ from
         what they are in the whole.
         """
-        (encoding,) = self._unprocessed.encode_batch([text], add_special_tokens=False)
+        with _panics_told():
+            (encoding,) = self._unprocessed.encode_batch([text], add_special_tokens=False)
         room = num_tokens - sum(self.num_added) if add_special_tokens else num_tokens
         encoding.truncate(max(room, 0), direction=self.truncation_side)
         encoding = self._backend.post_process(encoding, None, add_special_tokens)
         return list(encoding.ids), list(encoding.offsets)
 
     def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
-        adds_none = not add_special_tokens or self.num_added == (0, 0)
-        ranked = self._ranked if adds_none else None
-        found = [ranked.encode(text) if ranked else None for text in texts]
+        """Raise ApiError for what no expression of the tokenizer can be applied to."""
+        with _panics_told():
+            if self._ranked is None:
+                return self._encode_whole(texts, add_special_tokens)
+            encoded = self._encode_ranked(self._ranked, texts)
+        if not add_special_tokens or self.num_added == (0, 0):
+            return encoded
+        before, behind = self._added
+        return [[*before, *ids, *behind] for ids in encoded]
+
+    def _encode_ranked(self, ranked: RankedBpe, texts: Sequence[str]) -> list[list[int]]:
+        found = [
+            self._encode_in_pieces(ranked, text) if len(text) > MAX_CHARS else ranked.encode(text)
+            for text in texts
+        ]
         left = [text for text, ids in zip(texts, found, strict=True) if ids is None]
-        if not left:
-            return [ids for ids in found if ids is not None]
+        whole = iter(self._encode_whole(left, False) if left else ())
+        return [next(whole) if ids is None else ids for ids in found]
+
+    def _encode_in_pieces(self, ranked: RankedBpe, text: str) -> list[int]:
+        """The other library takes hundreds of bytes for a character: it gets little at a time."""
+        ids: list[int] = []
+        for piece in ranked.pieces(text):
+            if len(piece) > MAX_PIECE_CHARS:
+                raise ApiError(_TOO_LONG_A_RUN)
+            ids += ranked.encode(piece) or self._encode_whole([piece], False)[0]
+        return ids
+
+    def _encode_whole(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
         # The only call that looks for no offsets: a sixth less work, for one text, too.
-        encodings = iter(
-            self._backend.encode_batch_fast(left, add_special_tokens=add_special_tokens)
+        encodings = self._backend.encode_batch_fast(
+            list(texts), add_special_tokens=add_special_tokens
         )
-        return [next(encodings).ids if ids is None else ids for ids in found]
+        return [encoding.ids for encoding in encodings]
 
     # --- ids to text
 
@@ -183,10 +216,15 @@ class Tokenizer:
     @cached_property
     def num_added(self) -> tuple[int, int]:
         """Tokens that `add_special_tokens` puts before and behind any text."""
+        before, behind = self._added
+        return len(before), len(behind)
+
+    @cached_property
+    def _added(self) -> tuple[list[int], list[int]]:
         plain = list(self._backend.encode("a", add_special_tokens=False).ids)
         full = list(self._backend.encode("a", add_special_tokens=True).ids)
         before = next((i for i in range(len(full)) if full[i : i + len(plain)] == plain), len(full))
-        return before, max(len(full) - len(plain) - before, 0)
+        return full[:before], full[before + len(plain) :]
 
     @cached_property
     def max_chars_per_token(self) -> int:
@@ -201,6 +239,17 @@ class Tokenizer:
     def _named_id(self, name: str) -> int | None:
         text = self.special_tokens.get(name)
         return None if text is None else self.token_id(text)
+
+
+@contextmanager
+def _panics_told() -> Iterator[None]:
+    """The library panics where an expression gives up, and nobody expects its BaseException."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ApiError(_TOO_LONG_A_RUN) from None
 
 
 def require_tokens(tokenizer: Tokenizer, pieces: Iterable[str], whose: str) -> None:

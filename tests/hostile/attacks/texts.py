@@ -35,18 +35,49 @@ ATTACKS = [
     Attack(
         "a text of 20 MB to be truncated",
         post(_RENDER, lambda: _user("word " * 4_000_000, **_TRUNCATED)),
+        _REFUSED,
+    ),
+    Attack(
+        "a text of 20 MB to be truncated on the left",
+        post(_RENDER, lambda: _user("word " * 4_000_000, truncation_side="left", **_TRUNCATED)),
         _FINE,
     ),
-    Attack("20 MB of blanks", post(_RENDER, lambda: _user(" " * 20_000_000, **_TRUNCATED)), _FINE),
     Attack(
-        "5 MB of one letter", post(_RENDER, lambda: _user("a" * 5_000_000, **_TRUNCATED)), _FINE
+        "a text of 8 MB", post(_RENDER, lambda: _user("word " * 1_600_000, **_TRUNCATED)), _FINE
+    ),
+    Attack("8 MB of lines", post(_RENDER, lambda: _user("a 1\n" * 2_000_000, **_TRUNCATED)), _FINE),
+    *(
+        Attack(
+            f"{len(run) // 10**6} MB of {name}",
+            post(_RENDER, lambda run=run: _user(run, **_TRUNCATED)),
+            expect,
+        )
+        for name, run, expect in (
+            ("blanks", " " * 20_000_000, _REFUSED),
+            ("fewer blanks", " " * 8_000_000, _REFUSED),
+            ("empty lines", "\n" * 8_000_000, _REFUSED),
+            ("one letter", "a" * 5_000_000, _REFUSED),
+            ("digits", "1" * 8_000_000, _REFUSED),
+            ("emojis", "\U0001f600" * 2_000_000, _REFUSED),
+            ("one letter that is not too long", "a" * 1_000_000, _FINE),
+        )
+    ),
+    Attack(
+        "12 MB of blanks on the left",
+        post(
+            _RENDER,
+            lambda: _user("x" + " " * 12_000_000, truncation_side="left", **_TRUNCATED),
+        ),
+        _FINE,
     ),
     Attack(
         "2 MB of digits with offsets",
-        post(
-            _RENDER,
-            lambda: _user("1" * 2_000_000, return_token_offsets=True, **_TRUNCATED),
-        ),
+        post(_RENDER, lambda: _user("1" * 2_000_000, return_token_offsets=True, **_TRUNCATED)),
+        _REFUSED,
+    ),
+    Attack(
+        "1 MB of words with offsets",
+        post(_RENDER, lambda: _user("word " * 200_000, return_token_offsets=True, **_TRUNCATED)),
         _FINE,
     ),
     Attack(
@@ -55,8 +86,8 @@ ATTACKS = [
         _FINE,
     ),
     Attack(
-        "10 MB to /tokenize",
-        post("/tokenize", lambda: {"prompt": "word " * 2_000_000, "return_token_strs": True}),
+        "8 MB to /tokenize",
+        post("/tokenize", lambda: {"prompt": "word " * 1_600_000, "return_token_strs": True}),
         _FINE,
     ),
     Attack(
