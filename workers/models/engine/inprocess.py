@@ -3,7 +3,7 @@
 Knows no envelope, no cache and no HTTP.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from schemas.errors import Transient
 from workers.models.engine.fields import to_tensors
 from workers.models.engine.language import LanguageModel
 from workers.models.engine.loading import LoadedModel
-from workers.models.engine.protocol import EncoderInput, Generation, GenerationRequest
+from workers.models.engine.protocol import EncoderInput, GenerationRequest, Progress
 from workers.models.engine.running import RunningRequest
 from workers.models.engine.sampling import Sampling
 from workers.models.engine.thread import DeviceThread
@@ -42,12 +42,13 @@ class InProcessEngine:
         if self._model is None:
             self._model = LanguageModel(await self._load())
             self._thread.start()
-            await self.generate(_warm_up())
+            async for _ in self.generate(_warm_up()):
+                pass
 
-    async def generate(self, request: GenerationRequest) -> Generation:
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[Progress, None]:
         model = self._model
         assert model is not None, "started by its stage"
-        return await self._thread.run(
+        return self._thread.stream(
             lambda: RunningRequest(request, model, self._source),
             deadline_ms=request.deadline_ms,
         )
@@ -107,8 +108,8 @@ class _Encoding:
             self._done.append(to_embedding(rows))
         return len(self._done) == len(self._items)
 
-    def result(self) -> list[Embedding]:
-        return self._done
+    def result(self) -> list[Embedding] | None:
+        return self._done if len(self._done) == len(self._items) else None
 
 
 def to_embedding(rows: Tensor) -> Embedding:
