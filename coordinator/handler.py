@@ -15,15 +15,16 @@ from coordinator.rules import Leg
 from coordinator.submissions import SubmissionRules, read_submission
 from runtime.bus import Outgoing, Record
 from runtime.delivery import Delivery, failure
+from runtime.execution import Emit
 from runtime.request_body import RequestBodies
 from runtime.stage import Job
-from runtime.stage_handler import dead_letter, decode_record, expired, forward
+from runtime.stage_handler import dead_letter, decode_record, emit_nothing, expired, forward
 from schemas.checks import check_request
 from schemas.envelope import REQUEST, Envelope, now_ms
 from schemas.errors import ApiError, DecodeError
 from schemas.generate import GenerateRequest
 from schemas.limits import ModelLimits
-from schemas.routes import Stop
+from schemas.routes import STREAMING_KINDS, Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class CoordinatorHandler:
         self._hands_over = bodies is not None
         self._bodies = bodies or RequestBodies(rules.limits)
 
-    async def handle(self, record: Record) -> Sequence[Outgoing]:
+    async def handle(self, record: Record, emit: Emit = emit_nothing) -> Sequence[Outgoing]:
         if record.topic == self.delivery.topics.requests:
             return await self._admit(record)
         return await self._coordinate(record)
@@ -75,6 +76,7 @@ class CoordinatorHandler:
         body, raw = await self._bodies.read(job)
         check_request(envelope.kind, body, limits)
         envelope.route = plan(envelope.kind, body, envelope.pin)
+        envelope.streams = envelope.kind in STREAMING_KINDS and bool(getattr(body, "stream", False))
         if isinstance(body, GenerateRequest):
             await take_features(job, body)
             if envelope.stop is Stop.RENDER:

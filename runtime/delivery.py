@@ -15,8 +15,9 @@ import pybase64
 
 from runtime.bus import Outgoing
 from runtime.storage import BlobStore
-from schemas.envelope import Base64Of, Envelope, Outcome
+from schemas.envelope import Base64Of, Envelope, Outcome, ReplyTo
 from schemas.errors import ApiError, FailureCode
+from schemas.records.reply import Reply, StreamPiece
 from schemas.topics import INLINE_LIMIT_BYTES, MAX_RECORD_BYTES, Topics
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class Delivery:
             raise ValueError(f"request {envelope.id} has no outcome to deliver")
         outcome, stored = await self._settle(envelope.id, envelope.outcome)
         if envelope.reply.via == "ingress":
-            return [self._reply(envelope, stored)]
+            return [self._reply(envelope, outcome, len(stored))]
         return [await self._response(envelope, outcome)]
 
     async def _settle(self, request_id: str, outcome: Outcome) -> tuple[Outcome, bytes]:
@@ -66,18 +67,25 @@ class Delivery:
             return outcome, packed
         return Outcome.model_validate(msgpack.unpackb(earlier)), earlier
 
-    def _reply(self, envelope: Envelope, packed: bytes) -> Outgoing:
-        head = {"id": envelope.id, "trace": [hop.model_dump() for hop in envelope.trace]}
-        if len(packed) <= INLINE_LIMIT_BYTES:
-            value = msgpack.packb({**head, "outcome": msgpack.unpackb(packed)})
+    def piece(self, request_id: str, address: ReplyTo, piece: StreamPiece) -> Outgoing:
+        """A part of the answer, for the ingress that waits for it."""
+        return self._to_ingress(address, Reply(id=request_id, piece=piece))
+
+    def _reply(self, envelope: Envelope, outcome: Outcome, size: int) -> Outgoing:
+        reply = Reply(id=envelope.id, trace=envelope.trace)
+        if size <= INLINE_LIMIT_BYTES:
+            reply.outcome = outcome
         else:
-            value = msgpack.packb({**head, "outcome_name": outcome_name(envelope.id)})
+            reply.outcome_name = outcome_name(envelope.id)
+        return self._to_ingress(envelope.reply, reply)
+
+    def _to_ingress(self, address: ReplyTo, reply: Reply) -> Outgoing:
         return Outgoing(
             topic=self.topics.replies,
-            partition=envelope.reply.partition,
-            key=envelope.id.encode(),
-            value=value,
-            headers={REPLICA_HEADER: envelope.reply.replica.encode()},
+            partition=address.partition,
+            key=reply.id.encode(),
+            value=reply.encode(),
+            headers={REPLICA_HEADER: address.replica.encode()},
         )
 
     async def _response(self, envelope: Envelope, outcome: Outcome) -> Outgoing:

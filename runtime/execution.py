@@ -18,14 +18,20 @@ from schemas.errors import DecodeError, Transient
 
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
+Emit = Callable[[Outgoing], Awaitable[None]]
+"""Writes a record while its handler still works; returns once it is acknowledged."""
 _MAX_REFUSALS = 10
 
 
 class Handler(Protocol):
     """What a loop calls. Both calls may come again for the same record, and may be cancelled."""
 
-    async def handle(self, record: Record) -> Sequence[Outgoing]:
-        """Return what to write. Raise Transient to be called again later."""
+    async def handle(self, record: Record, emit: Emit) -> Sequence[Outgoing]:
+        """Return what to write. Raise Transient to be called again later.
+
+        What must go out before the work is done goes through `emit`, one record after another.
+        The record's offset is committed after all of it; another call may emit the same again.
+        """
 
     async def give_up(self, record: Record, error: Exception, attempts: int) -> Sequence[Outgoing]:
         """Return what to write instead of an outcome: poison, or attempts exhausted."""
@@ -64,7 +70,7 @@ class Execution:
         that is broken for good, which only a new process mends.
         """
         try:
-            return await self._write(await self._handler.handle(record), "done")
+            return await self._write(await self._handler.handle(record, self._send), "done")
         except (Transient, StoreError, BusError) as error:
             delay_s = self._delay_s(error, attempts)
             if delay_s is not None:

@@ -138,6 +138,12 @@ class EngineSettings(Group):
     engine_threads: int | None = Field(
         None, ge=1, description="torch threads; default: half of the cores"
     )
+    stream_interval_ms: float = Field(
+        20.0,
+        ge=0,
+        le=10_000,
+        description="What a stream grows by within it travels in one record; the first at once",
+    )
 
 
 class IngressSettings(Group):

@@ -12,14 +12,23 @@ import orjson
 
 from runtime.bus import Outgoing, Record
 from runtime.delivery import Delivery, failure
-from runtime.stage import Job, Stage
+from runtime.execution import Emit
+from runtime.stage import Job, Stage, TokensStage
 from schemas.envelope import CONTENT_TYPE, Envelope, Hop, now_ms
 from schemas.errors import ApiError, DecodeError, EmbeddingMissing, FailureCode, Transient
+from schemas.records.derender import TOKENS_CONTENT_TYPE, TokensRecord
+from schemas.records.reply import StreamPiece
 from schemas.routes import Stop
 
 log = logging.getLogger(__name__)
 
 ENVELOPE_HEADERS = {"content-type": CONTENT_TYPE.encode()}
+TOKENS_HEADERS = {"content-type": TOKENS_CONTENT_TYPE.encode()}
+
+
+async def emit_nothing(record: Outgoing) -> None:
+    """For handlers that are called by hand."""
+    raise RuntimeError("nobody takes records while this handler works")
 
 
 def expired(envelope: Envelope) -> ApiError:
@@ -43,11 +52,13 @@ class StageHandler:
         self.stage = stage
         self.delivery = delivery
 
-    async def handle(self, record: Record) -> Sequence[Outgoing]:
+    async def handle(self, record: Record, emit: Emit = emit_nothing) -> Sequence[Outgoing]:
+        if record.headers.get("content-type") == TOKENS_HEADERS["content-type"]:
+            return await self._take_tokens(record)
         envelope = decode_record(record)
         if envelope.stop is not self.stage.stop:
             raise DecodeError(f"a record for {envelope.stop} on the topic of {self.stage.stop}")
-        job = Job(envelope, self.delivery.blobs)
+        job = Job(envelope, self.delivery.blobs, RecordOutlet(self.delivery, emit))
         hop = _Stopwatch(envelope, record)
         try:
             await self._process_in_time(job)
@@ -65,8 +76,17 @@ class StageHandler:
         envelope.trace.append(hop.stop(self.stage.stop, job.blob_bytes))
         if envelope.outcome is not None:
             return await self.delivery.deliver(envelope)
+        if envelope.run is not None:
+            return []  # the answer still grows: the copy that ends it goes on
         envelope.at += 1
         return [await forward(job, self.delivery)]
+
+    async def _take_tokens(self, record: Record) -> Sequence[Outgoing]:
+        tokens = TokensRecord.decode(record.value)
+        if not isinstance(self.stage, TokensStage):
+            raise DecodeError(f"tokens on the topic of {self.stage.stop}")
+        grown = await self.stage.take_tokens(tokens)
+        return [] if grown is None else [self.delivery.piece(tokens.id, *grown)]
 
     async def _process_in_time(self, job: Job) -> None:
         left_s = (job.envelope.deadline_ms - now_ms()) / 1000
@@ -80,6 +100,24 @@ class StageHandler:
 
     async def give_up(self, record: Record, error: Exception, attempts: int) -> Sequence[Outgoing]:
         return await dead_letter(record, error, attempts, self.stage.stop, self.delivery)
+
+
+class RecordOutlet:
+    """An `Outlet` that writes records."""
+
+    def __init__(self, delivery: Delivery, emit: Emit) -> None:
+        self._delivery = delivery
+        self._emit = emit
+
+    async def send_envelope(self, envelope: Envelope) -> None:
+        await self._emit(await forward(Job(envelope, self._delivery.blobs), self._delivery))
+
+    async def send_tokens(self, tokens: TokensRecord) -> None:
+        topic = self._delivery.topics.of(Stop.DERENDER)
+        await self._emit(Outgoing(topic, tokens.id.encode(), tokens.encode(), TOKENS_HEADERS))
+
+    async def send_piece(self, envelope: Envelope, piece: StreamPiece) -> None:
+        await self._emit(self._delivery.piece(envelope.id, envelope.reply, piece))
 
 
 def decode_record(record: Record) -> Envelope:

@@ -133,6 +133,10 @@ class Envelope(_Model):
     route: list[Stop] = Field(default_factory=list)
     pin: Literal["encode", "prefill"] | None = None
     """A generate request for one stage only, as the ingress that took it is set up."""
+    streams: bool = False
+    """The caller wants the answer as it grows."""
+    run: str | None = None
+    """Set while the answer still grows: the execution of prefill that this copy comes from."""
     at: int = 0
     """Index in `route` of the stop this record is for. An empty route: not admitted yet."""
     attempt: int = 0

@@ -26,6 +26,7 @@ class FailureCode(StrEnum):
     RESPONSE_TOO_LARGE = "response_too_large"
     DEADLINE_EXCEEDED = "deadline_exceeded"
     EMBEDDING_MISSING = "embedding_missing"
+    STREAM_DIVERGED = "stream_diverged"
     UPSTREAM_TIMEOUT = "upstream_timeout"
     UNDECODABLE = "undecodable"
     UNAVAILABLE = "unavailable"

@@ -29,7 +29,7 @@ class Echo:
         self.gates: dict[int, asyncio.Event] = defaultdict(asyncio.Event)
         """By value of the record: for `wait`."""
 
-    async def handle(self, record: Record) -> Sequence[Outgoing]:
+    async def handle(self, record: Record, emit: object) -> Sequence[Outgoing]:
         self.started.append(record)
         if self.work:
             await self.work(record)
@@ -269,7 +269,7 @@ async def test_at_the_bound_of_records_no_more_are_started(bus: Bus, topics: Top
 async def test_at_the_bound_of_bytes_no_more_are_taken(bus: Bus, topics: Topics):
     handler, crowd = Echo(topics), Crowd()
 
-    async def handle(record: Record) -> Sequence[Outgoing]:
+    async def handle(record: Record, emit: object) -> Sequence[Outgoing]:
         handler.started.append(record)
         await crowd.work(record)
         return []

@@ -81,7 +81,7 @@ async def test_a_send_that_fails_is_repeated_without_doing_the_work_again(bus, t
 async def test_an_output_that_the_bus_refuses_is_given_up(bus, topics):
     handler = Echo(topics)
 
-    async def handle(record: Record) -> Sequence[Outgoing]:
+    async def handle(record: Record, emit: object) -> Sequence[Outgoing]:
         return [Outgoing(topics.responses, b"k", bytes(MAX_REQUEST_RECORD_BYTES))]
 
     handler.handle = handle
