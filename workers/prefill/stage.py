@@ -6,7 +6,9 @@ library.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import aclosing
+from functools import partial
 from typing import Any, TypeVar
 
 import orjson
@@ -33,6 +35,7 @@ from workers.models.engine.tokens import TextSource
 from workers.prefill.answers import response_of
 from workers.prefill.embeddings import EmbeddingSource
 from workers.prefill.prompts import Work, describe, read_work
+from workers.prefill.streaming import Nobody, Receiver, Stream, ToCaller, ToDerender
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -64,6 +67,7 @@ class PrefillStage:
         )
         self._reasons = model.reasoning_parser is not None
         self._params_format = settings.ec_params_format
+        self._interval_s = settings.stream_interval_ms / 1000
         self._engine = engine
         self._encoder = encoder
         self._facts = facts
@@ -79,10 +83,16 @@ class PrefillStage:
     async def process(self, job: Job) -> None:
         works = self._read(await job.read_msgpack(PROMPTS), job.envelope)
         placed = await self._embeddings.place(job, works)
-        pairs = zip(works, placed, strict=True)
-        self._hand_on(
-            job, await _all(self._answer(work, items, job.envelope) for work, items in pairs)
-        )
+        stream = Stream(self._receiver(job, works), works, self._interval_s)
+        async with stream.running():
+            await _all(
+                self._generate(work, items, job.envelope, stream)
+                for work, items in zip(works, placed, strict=True)
+            )
+        if job.envelope.next_stop is Stop.REPLY:
+            await stream.flush()
+        generations = [stream.generation(work.index) for work in works]
+        self._hand_on(job, await self._answers(works, generations, job.envelope))
 
     async def close(self) -> None:
         await self._engine.close()
@@ -126,25 +136,33 @@ class PrefillStage:
             type="InternalServerError",
         )
 
-    async def _answer(
-        self, work: Work, items: tuple[PlacedItem, ...], envelope: Envelope
-    ) -> dict[str, Any]:
-        generation = await self._generate(work, items, envelope)
-        # Strings for many candidates take a while on a large vocabulary.
-        return await asyncio.to_thread(
+    def _receiver(self, job: Job, works: Sequence[Work]) -> Receiver:
+        """Who is told while the answer grows."""
+        if not job.envelope.streams or job.outlet is None:
+            return Nobody()
+        if job.envelope.next_stop is Stop.REPLY:
+            return ToCaller(job, job.outlet, self._limits.served_name, self._source)
+        answers = partial(self._answers, works, envelope=job.envelope)
+        return ToDerender(job, job.outlet, answers)
+
+    async def _answers(
+        self, works: Sequence[Work], generations: Sequence[Generation], envelope: Envelope
+    ) -> list[dict[str, Any]]:
+        """Generate responses. On threads: strings for many candidates take a while."""
+        answer = partial(
             response_of,
-            work,
-            generation,
-            envelope,
-            self._limits.served_name,
+            envelope=envelope,
+            served_name=self._limits.served_name,
             source=self._source,
             ec_transfer_params=self._told_params(envelope),
         )
+        pairs = zip(works, generations, strict=True)
+        return [await asyncio.to_thread(answer, *pair) for pair in pairs]
 
     async def _generate(
-        self, work: Work, items: tuple[PlacedItem, ...], envelope: Envelope
-    ) -> Generation:
-        return await self._engine.generate(
+        self, work: Work, items: tuple[PlacedItem, ...], envelope: Envelope, stream: Stream
+    ) -> None:
+        progress = self._engine.generate(
             GenerationRequest(
                 request_id=f"{envelope.id}/{work.index}",
                 token_ids=tuple(work.token_ids),
@@ -156,6 +174,9 @@ class PrefillStage:
                 wants_text=work.request.output_mode == "text",
             )
         )
+        async with aclosing(progress):
+            async for news in progress:
+                stream.add(work.index, news)
 
     def _told_params(self, envelope: Envelope) -> dict[str, Any] | None:
         """Of a generate request that ran encode too; vLLM tells them on an encode-only server."""
