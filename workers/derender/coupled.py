@@ -76,7 +76,7 @@ def chat_answer(
 ) -> ChatCompletionResponse:
     require_plain(model.parsers, request)
     given = generation.response
-    role = _role(request, model)
+    role = role_of(request, model)
     echo = last_content(request.messages, role) if request.echo else ""
     return ChatCompletionResponse(
         id=generation.request_id,
@@ -115,7 +115,7 @@ def completion_answer(
     )
 
 
-def _role(request: ChatCompletionRequest, model: TextModel) -> str:
+def role_of(request: ChatCompletionRequest, model: TextModel) -> str:
     if request.add_generation_prompt or not request.messages:
         return model.response_role
     return str(request.messages[-1]["role"])
@@ -124,14 +124,19 @@ def _role(request: ChatCompletionRequest, model: TextModel) -> str:
 def _text(
     choice: GenerateChoice, generation: Generation, model: TextModel
 ) -> tuple[str, int | str | None]:
+    decoder = stream_decoder(generation, model)
+    return output_text(ending_of(choice), decoder, stop_rules(generation.sampling), model.eos)
+
+
+def stream_decoder(generation: Generation, model: TextModel) -> StreamDecoder:
+    """For one output: decodes as the engine does, from the end of the prompt on."""
     params = generation.sampling
-    decoder = StreamDecoder(
+    return StreamDecoder(
         model.tokenizer,
         generation.prompt_ids,
         skip_special_tokens=params.skip_special_tokens,
         spaces_between_special_tokens=params.spaces_between_special_tokens,
     )
-    return output_text(ending_of(choice), decoder, stop_rules(params), model.eos)
 
 
 def _chat_choice(
@@ -159,12 +164,15 @@ def _chat_logprobs(
 ) -> ChatLogprobs | None:
     if choice.logprobs is None:
         return None
-    limit = chat_limit(top_logprobs=request.top_logprobs, is_all=bool(request.logprob_token_ids))
-    style = _style(limit, request)
-    return chat_logprobs(choice.logprobs, model.strings, style)
+    return chat_logprobs(choice.logprobs, model.strings, logprob_style(request))
 
 
-def _style(limit: int | None, request: ChatCompletionRequest | CompletionRequest) -> LogprobStyle:
+def logprob_style(request: ChatCompletionRequest | CompletionRequest) -> LogprobStyle:
+    is_all = bool(request.logprob_token_ids)
+    if isinstance(request, ChatCompletionRequest):
+        limit = chat_limit(top_logprobs=request.top_logprobs, is_all=is_all)
+    else:
+        limit = completion_limit(request.logprobs, is_all=is_all)
     is_as_ids = bool(request.return_tokens_as_token_ids)
     return LogprobStyle(limit, as_ids=is_as_ids, is_engines=True)
 
@@ -175,7 +183,7 @@ def _completion_choice(
     text, reason = _text(choice, generation, model)
     return CompletionChoice(
         index=choice.index,
-        text=_with_echo(text, request, generation, model),
+        text=prompt_echo(request, generation, model) + ("" if is_prompt_only(request) else text),
         logprobs=_completion_logprobs(choice, request, generation, model),
         finish_reason=choice.finish_reason,
         stop_reason=reason,
@@ -186,22 +194,18 @@ def _completion_choice(
     )
 
 
-def _is_prompt_only(request: CompletionRequest) -> bool:
+def is_prompt_only(request: CompletionRequest) -> bool:
     """`max_tokens: 0` with an echo: a token is generated, and not shown."""
     return bool(request.echo) and request.max_tokens == 0
 
 
-def _with_echo(
-    text: str, request: CompletionRequest, generation: Generation, model: TextModel
-) -> str:
-    if not request.echo:
-        return text
-    prompt = generation.prompt_text
-    if request.return_token_ids:
-        prompt = ""  # who asked for ids has the prompt already, by its ids
-    elif prompt is None:
-        prompt = model.tokenizer.decode(generation.prompt_ids, skip_special_tokens=True)
-    return prompt if _is_prompt_only(request) else prompt + text
+def prompt_echo(request: CompletionRequest, generation: Generation, model: TextModel) -> str:
+    """What goes before the text where the request asks for an echo."""
+    if not request.echo or request.return_token_ids:
+        return ""  # who asked for ids has the prompt already, by its ids
+    if generation.prompt_text is not None:
+        return generation.prompt_text
+    return model.tokenizer.decode(generation.prompt_ids, skip_special_tokens=True)
 
 
 def _completion_logprobs(
@@ -209,17 +213,16 @@ def _completion_logprobs(
 ) -> CompletionLogprobs | None:
     if request.logprobs is None:
         return None
-    limit = completion_limit(request.logprobs, is_all=bool(request.logprob_token_ids))
-    style = _style(limit, request)
-    echo = _echoed(request, generation, model, style)
-    if choice.logprobs is None or _is_prompt_only(request):
+    style = logprob_style(request)
+    echo = echoed_logprobs_of(request, generation, model, style)
+    if choice.logprobs is None or is_prompt_only(request):
         return echo
     chat = chat_logprobs(choice.logprobs, model.strings, style)
     start = end_offset(echo) or 0
     return joined(echo, completion_logprobs(chat, choice.logprobs, start))
 
 
-def _echoed(
+def echoed_logprobs_of(
     request: CompletionRequest, generation: Generation, model: TextModel, style: LogprobStyle
 ) -> CompletionLogprobs:
     prompt_logprobs = generation.response.prompt_logprobs

@@ -23,9 +23,11 @@ from schemas.derender import (
     DerenderCompletionStreamRequest,
 )
 from schemas.derender_checks import check_derender
-from schemas.envelope import GENERATED, PROMPTS, REQUEST
+from schemas.envelope import GENERATED, PROMPTS, REQUEST, Envelope, ReplyTo
 from schemas.errors import DecodeError
 from schemas.limits import ModelLimits, check_model
+from schemas.records.derender import TokensRecord
+from schemas.records.reply import StreamPiece
 from schemas.refusals import bad_request
 from schemas.routes import Kind, Stop
 from schemas.tokenize import DetokenizeRequest, DetokenizeResponse
@@ -34,6 +36,8 @@ from workers.derender.answers import NOT_COUPLED, answer_bytes
 from workers.derender.chunks import derender_chat_chunk, derender_completion_chunk
 from workers.derender.coupled import chat_answer, completion_answer, read_generations
 from workers.derender.model import TextModel, open_text_model
+from workers.derender.parsing import require_plain
+from workers.derender.streaming import RequestStream, Streams, all_tokens
 from workers.derender.whole import derender_chat, derender_completion
 from workers.text.tokenizer import Tokenizer
 
@@ -64,6 +68,7 @@ class DerenderStage:
         self._tokenizer = tokenizer
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="derender")
         self._model: TextModel | None = None
+        self._streams = Streams()
 
     async def start(self) -> None:
         """Raise SettingsError where the directory holds no usable tokenizer."""
@@ -71,12 +76,20 @@ class DerenderStage:
 
     async def process(self, job: Job) -> None:
         kind, raw = job.envelope.kind, await job.read(REQUEST)
-        if kind in (Kind.CHAT, Kind.COMPLETION):
-            prompts, generated = await job.read_msgpack(PROMPTS), await job.read_msgpack(GENERATED)
-            body = await self._run(self._coupled, kind, raw, prompts, generated)
-        else:
-            body = await self._run(self._direct, kind, raw)
-        job.finish([body])
+        if kind not in (Kind.CHAT, Kind.COMPLETION):
+            job.finish([await self._run(self._direct, kind, raw)])
+            return
+        prompts, generated = await job.read_msgpack(PROMPTS), await job.read_msgpack(GENERATED)
+        if job.envelope.streams and job.outlet is not None:
+            grown = await self._run(self._grow_from_all, job.envelope, raw, prompts, generated)
+            await job.outlet.send_piece(job.envelope, grown)
+        if job.envelope.run is None:
+            job.finish([await self._run(self._coupled, kind, raw, prompts, generated)])
+
+    async def take_tokens(self, tokens: TokensRecord) -> tuple[ReplyTo, StreamPiece] | None:
+        """What a stream has grown by and who waits for it; None where the stream is not known."""
+        grown: tuple[ReplyTo, StreamPiece] | None = await self._run(self._grow, tokens)
+        return grown
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -112,6 +125,39 @@ class DerenderStage:
         else:
             raise DecodeError(f"a body of {type(request).__name__} for {kind}")
         return answer_bytes(answer, without=NOT_COUPLED)
+
+    def _grow_from_all(
+        self, envelope: Envelope, raw: bytes, prompts: Parts, generated: Parts
+    ) -> StreamPiece:
+        """What is new among all tokens so far; all of it where the stream was not known."""
+        stream = self._streams.get(envelope.id, envelope.run)
+        is_last = envelope.run is None
+        if is_last:  # the end of whichever execution came here last
+            stream = self._streams.pop(envelope.id)
+        deltas = None if stream is None else stream.grow(all_tokens(generated))
+        if deltas is not None:
+            return StreamPiece(deltas=deltas)
+        stream = self._open_stream(envelope, raw, prompts, generated)
+        if not is_last:
+            self._streams.keep(envelope.id, stream)
+        return StreamPiece(head=stream.head, deltas=stream.grow(all_tokens(generated)) or [])
+
+    def _open_stream(
+        self, envelope: Envelope, raw: bytes, prompts: Parts, generated: Parts
+    ) -> RequestStream:
+        request = parse_body(envelope.kind, raw, self._limits)
+        assert isinstance(request, ChatCompletionRequest | CompletionRequest), "kinds that stream"
+        if isinstance(request, ChatCompletionRequest):
+            require_plain(self._ready().parsers, request)
+        generations = read_generations(prompts, generated)
+        return RequestStream(envelope, request, generations, self._ready())
+
+    def _grow(self, tokens: TokensRecord) -> tuple[ReplyTo, StreamPiece] | None:
+        stream = self._streams.get(tokens.id, tokens.run)
+        deltas = None if stream is None else stream.grow(tokens.choices)
+        if stream is None or not deltas:
+            return None
+        return stream.reply, StreamPiece(deltas=deltas)
 
     def _ready(self) -> TextModel:
         if self._model is None:
