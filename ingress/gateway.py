@@ -2,9 +2,10 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 
-from ingress.pending import PendingReplies
+from ingress.pending import PendingReplies, Replies
 from ingress.replies import ReplyReader, reply_partition
 from runtime.bus import Bus, Outgoing, TopicPartition
 from runtime.errors import BusError, StoreError
@@ -21,6 +22,7 @@ from schemas.envelope import (
 )
 from schemas.errors import ApiError
 from schemas.ids import random_id
+from schemas.records.reply import StreamPiece
 from schemas.routes import Kind
 from schemas.topics import Topics
 
@@ -76,7 +78,8 @@ class Gateway:
         """ApiError 503 where one more request could not wait: to be asked before reading it."""
         self._pending.require_place()
 
-    async def submit(
+    @asynccontextmanager
+    async def ask(
         self,
         kind: Kind,
         raw_body: bytes,
@@ -84,24 +87,21 @@ class Gateway:
         deadline_ms: int,
         *,
         pin: str | None = None,
-    ) -> Outcome:
-        """The outcome of a request.
+    ) -> "AsyncGenerator[Answer, None]":
+        """Send a request and give its answer, to be read inside the block.
 
         ApiError 504 at the deadline, 503 where the fleet is full or cannot be reached.
 
-        A cancelled caller leaves nothing behind here; work that is under way goes on and its
-        reply is ignored.
+        Who leaves the block early leaves nothing behind here; work that is under way goes on and
+        its replies are ignored.
         """
         envelope = self._envelope(kind, raw_body, caller, deadline_ms, pin)
         del raw_body  # may be large, and is in the store or on the bus while we wait
         # Before sending: the reply may be there before `send` returns.
-        with self._pending.waiting(envelope.id) as outcome:
-            try:
-                async with asyncio.timeout((deadline_ms - now_ms()) / 1000):
-                    await self._send(envelope)
-                    return await outcome
-            except TimeoutError:
-                raise _too_late() from None
+        with self._pending.waiting(envelope.id) as replies:
+            async with _until(deadline_ms):
+                await self._send(envelope)
+            yield Answer(replies, deadline_ms)
 
     def _envelope(
         self, kind: Kind, raw_body: bytes, caller: Caller, deadline_ms: int, pin: str | None
@@ -129,6 +129,28 @@ class Gateway:
             )
         except (BusError, StoreError) as error:
             raise _unreachable() from error
+
+
+class Answer:
+    """The replies to one request as its caller waits for them."""
+
+    def __init__(self, replies: Replies, deadline_ms: int) -> None:
+        self._replies = replies
+        self._deadline_ms = deadline_ms
+
+    async def next(self) -> StreamPiece | Outcome:
+        """A piece of the answer, or its outcome, the last of all. ApiError 504 at the deadline."""
+        async with _until(self._deadline_ms):
+            return await self._replies.next()
+
+
+@asynccontextmanager
+async def _until(deadline_ms: int) -> AsyncGenerator[None, None]:
+    try:
+        async with asyncio.timeout((deadline_ms - now_ms()) / 1000):
+            yield
+    except TimeoutError:
+        raise _too_late() from None
 
 
 def _too_late() -> ApiError:

@@ -7,25 +7,20 @@ from ingress.gateway import Gateway
 from ingress.replies import reply_partition
 from runtime.bus.memory import MemoryBus
 from runtime.errors import BusError, StoreError
-from schemas.envelope import CONTENT_TYPE, REQUEST, BlobRef, Caller, Outcome, now_ms
+from schemas.envelope import CONTENT_TYPE, REQUEST, BlobRef, Caller, Outcome
 from schemas.errors import ApiError, FailureCode
 from schemas.routes import Kind
 from schemas.topics import Topics
-
-
-def in_ms(milliseconds: float) -> int:
-    return int(now_ms() + milliseconds)
-
-
-async def submit(gateway: Gateway, body: bytes = b"{}", deadline_ms: int | None = None) -> Outcome:
-    return await gateway.submit(Kind.CHAT, body, Caller(), deadline_ms or in_ms(10_000))
+from tests.ingress.fakes import in_ms, submit
 
 
 async def test_a_request_travels_as_an_envelope_and_its_outcome_comes_back(fleet, gateway):
     caller = Caller(request_id="mine")
     deadline = in_ms(5_000)
 
-    outcome = await gateway.submit(Kind.GENERATE, b'{"a":1}', caller, deadline, pin="prefill")
+    asking = gateway.ask(Kind.GENERATE, b'{"a":1}', caller, deadline, pin="prefill")
+    async with asking as answer:
+        outcome = await answer.next()
 
     (envelope,) = fleet.seen
     assert outcome == Outcome(status=200, segments=[b'{"ok":true}'])
