@@ -111,6 +111,7 @@ def _engines(shared: Shared) -> list[Stage]:
                 limits=shared.limits,
                 source=engines.source,
                 encoder=engines.encoder,
+                reasoning=engines.reasoning,
                 registry=shared.telemetry.registry,
             )
         )

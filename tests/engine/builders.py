@@ -68,6 +68,7 @@ class Fleet:
             limits=self.limits,
             source=self.engines.source,
             encoder=self.engines.encoder,
+            reasoning=self.engines.reasoning,
         )
         self.metadata_modalities = frozenset(
             name for name, layout in self.facts.modalities.items() if layout.metadata

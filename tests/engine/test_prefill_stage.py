@@ -250,17 +250,19 @@ async def test_a_choice_ends_in_exactly_one_of_the_given_texts(fleet):
         assert answer["choices"][0]["finish_reason"] == "stop"
 
 
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        {"structured_outputs": {"regex": "a+"}},
-        {"structured_outputs": {"json": {"type": "object"}}},
-    ],
-)
-async def test_what_a_later_version_brings_is_refused_clearly(fleet, sampling):
-    status, answer = await fleet.ask(text_body(**sampling))
+async def test_a_structured_output_is_what_it_should_be(fleet):
+    wanted = {"structured_outputs": {"regex": "(ab){2}c"}, "max_tokens": 12}
+    body = text_body(**wanted) | {"output_mode": "text"}
 
-    assert (status, answer["error"]["type"]) == (501, "NotImplementedError")
+    status, answer = await fleet.ask(body)
+
+    assert (status, answer["choices"][0]["text"]) == (200, "ababc")
+
+
+async def test_a_constraint_that_is_none_is_the_callers_fault(fleet):
+    status, answer = await fleet.ask(text_body(structured_outputs={"regex": "("}))
+
+    assert (status, answer["error"]["param"]) == (400, "structured_outputs")
 
 
 async def test_ids_and_echoes(fleet):

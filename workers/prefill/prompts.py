@@ -83,9 +83,6 @@ def _refuse_later_parts(request: GenerateRequest) -> None:
     params = request.sampling_params
     if request.output_mode == "derender":
         raise not_implemented("output_mode='derender' is not implemented yet.")
-    structured = params.structured_outputs
-    if structured is not None and structured.choice is None:
-        raise not_implemented("Of structured_outputs, only 'choice' is implemented yet.")
     if params.prompt_logprob_token_ids is not None:
         raise bad_request(
             "prompt_logprob_token_ids is not supported by this engine.", "prompt_logprob_token_ids"

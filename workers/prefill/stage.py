@@ -36,6 +36,7 @@ from workers.prefill.answers import response_of
 from workers.prefill.embeddings import EmbeddingSource
 from workers.prefill.prompts import Work, describe, read_work
 from workers.prefill.streaming import Nobody, Receiver, Stream, ToCaller, ToDerender
+from workers.text.reasoning import PromptReasoning
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -57,15 +58,18 @@ class PrefillStage:
         limits: ModelLimits,
         source: TextSource | None = None,
         encoder: Encoder | None = None,
+        reasoning: PromptReasoning | None = None,
         registry: CollectorRegistry | None = None,
     ) -> None:
-        """`source`: for strings, where the directory has a tokenizer. `encoder`: for payloads."""
+        """`source`: for strings, where the directory has a tokenizer. `encoder`: for payloads.
+        `reasoning`: where the model thinks before it answers.
+        """
         self._mismatched = Counter(
             "tokenfleet_items_mismatched",
             "Prompts whose items at prefill were not those that were rendered",
             registry=registry,
         )
-        self._reasons = model.reasoning_parser is not None
+        self._reasoning = reasoning
         self._params_format = settings.ec_params_format
         self._interval_s = settings.stream_interval_ms / 1000
         self._engine = engine
@@ -112,15 +116,9 @@ class PrefillStage:
     def _check_text(self, work: Work) -> None:
         """Refuse what needs strings where there is no tokenizer, or the end of reasoning."""
         mode = work.request.output_mode
-        needs = work.sampling.stop or work.sampling.bad_words or work.sampling.choice
+        needs = work.sampling.stop or work.sampling.bad_words or work.sampling.structured
         if self._source is None and (needs or mode != "tokens"):
             raise ApiError(f"output_mode={mode!r} requires a tokenizer, and this model has none.")
-        if work.sampling.choice and self._reasons and work.request.reasoning_ended is not True:
-            raise ApiError(
-                "structured_outputs after reasoning are not implemented yet.",
-                status=501,
-                type="NotImplementedError",
-            )
 
     def _check_items(self, work: Work) -> None:
         """No image is ever dropped silently: as many items arrive as were rendered."""
@@ -171,12 +169,24 @@ class PrefillStage:
                 max_tokens=work.max_tokens,
                 seeds=work.seeds(envelope.id),
                 deadline_ms=envelope.deadline_ms,
+                constrained_after=self._constrained_after(work),
                 wants_text=work.request.output_mode == "text",
             )
         )
         async with aclosing(progress):
             async for news in progress:
                 stream.add(work.index, news)
+
+    def _constrained_after(self, work: Work) -> frozenset[int]:
+        """The ends of reasoning, where the answer begins with some."""
+        if self._reasoning is None or work.sampling.structured is None:
+            return frozenset()
+        ended = work.request.reasoning_ended
+        if ended is None:
+            given = work.request.reasoning_parser_kwargs
+            kwargs = given.chat_template_kwargs if given else {}
+            ended = self._reasoning.has_ended(work.token_ids, kwargs)
+        return frozenset() if ended else self._reasoning.end_ids
 
     def _told_params(self, envelope: Envelope) -> dict[str, Any] | None:
         """Of a generate request that ran encode too; vLLM tells them on an encode-only server."""

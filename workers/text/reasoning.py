@@ -86,6 +86,9 @@ class PromptReasoning:
         self._start = tokenizer.token_id(rules.start)
         marks = (rules.end, *rules.also_end)
         self._ends = {token for token in map(tokenizer.token_id, marks) if token is not None}
+        end = tokenizer.token_id(rules.end)
+        self.end_ids = frozenset() if end is None else frozenset({end})
+        """The token that ends thinking in an output, where the model has one."""
         self._boundaries = {tokenizer.token_id(text) for text in rules.boundaries} - {None}
 
     def has_ended(

@@ -4,6 +4,7 @@ Knows no envelope, no cache and no HTTP.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from workers.models.engine.loading import LoadedModel
 from workers.models.engine.protocol import EncoderInput, GenerationRequest, Progress
 from workers.models.engine.running import RunningRequest
 from workers.models.engine.sampling import Sampling
+from workers.models.engine.structured import Constraint, Grammars
 from workers.models.engine.thread import DeviceThread
 from workers.models.engine.tokens import TextSource
 from workers.models.engine.towers import encode_item
@@ -32,9 +34,18 @@ class InProcessEngine:
     Stages that share it may each start and close it.
     """
 
-    def __init__(self, load: Load, source: TextSource | None, *, max_active: int) -> None:
+    def __init__(
+        self,
+        load: Load,
+        source: TextSource | None,
+        *,
+        max_active: int,
+        grammars: Grammars | None = None,
+    ) -> None:
+        """`source` and `grammars`: where the model has a tokenizer."""
         self._load = load
         self._source = source
+        self._grammars = grammars
         self._model: LanguageModel | None = None
         self._thread = DeviceThread("engine", max_active=max_active, translate=translate)
 
@@ -45,13 +56,24 @@ class InProcessEngine:
             async for _ in self.generate(_warm_up()):
                 pass
 
-    def generate(self, request: GenerationRequest) -> AsyncGenerator[Progress, None]:
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Progress, None]:
         model = self._model
         assert model is not None, "started by its stage"
-        return self._thread.stream(
-            lambda: RunningRequest(request, model, self._source),
+        constraint = await self._constraint(request)
+        steps = self._thread.stream(
+            lambda: RunningRequest(request, model, self._source, constraint),
             deadline_ms=request.deadline_ms,
         )
+        async with aclosing(steps):
+            async for progress in steps:
+                yield progress
+
+    async def _constraint(self, request: GenerationRequest) -> Constraint | None:
+        wire = request.sampling.structured
+        if wire is None:
+            return None
+        assert self._grammars is not None, "the stage refuses it where there is no tokenizer"
+        return Constraint(await self._grammars.compile(wire), request.constrained_after)
 
     async def close(self) -> None:
         await self._thread.close()

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from workers.models.engine import sampler
-from workers.models.engine.choices import ChoiceGrammar
 from workers.models.engine.language import LanguageModel
 from workers.models.engine.protocol import GenerationRequest
 from workers.models.engine.sampling import Sampling
 from workers.models.engine.stopping import StopRules
+from workers.models.engine.structured import Constraint, Matchers
 from workers.models.engine.tokens import TextSource
 
 Outputs = Sequence[Sequence[int]]
@@ -28,23 +28,25 @@ class Picker:
         rules: StopRules,
         model: LanguageModel,
         source: TextSource | None,
+        constraint: Constraint | None,
     ) -> None:
         self._sampling: Sampling = request.sampling
         self._rules = rules
         self._prompt = torch.tensor(request.token_ids, device=model.device)
         self._generators = [_generator(seed, model.device) for seed in request.seeds]
         self._bad_words = source.bad_words(request.sampling.bad_words) if source else []
-        self._grammar = _grammar(request.sampling, model, source)
+        self._matchers = None
+        if constraint is not None:
+            self._matchers = Matchers(constraint, request.sampling.n, model.facts.vocab_size)
 
-    def constrain(self, logits: Tensor, outputs: Outputs) -> Tensor:
-        """What a structured output forbids is never seen, not even by log-probabilities."""
-        if self._grammar is None:
-            return logits
-        masked = torch.full_like(logits, sampler.NEVER)
-        for row, output in enumerate(outputs):
-            allowed = list(self._grammar.allowed(output))
-            masked[row, allowed] = logits[row, allowed]
-        return masked
+    def constrain(self, logits: Tensor, choices: Sequence[int]) -> Tensor:
+        """Without what a structured output forbids; `choices` are the rows' choice indices."""
+        return logits if self._matchers is None else self._matchers.mask(logits, choices)
+
+    def accept(self, choice: int, token: int) -> None:
+        """A choice has grown by a token."""
+        if self._matchers is not None:
+            self._matchers.accept(choice, token)
 
     def pick(self, logits: Tensor, outputs: Outputs, choices: Sequence[int]) -> list[int]:
         """One token per row; `choices` are the rows' choice indices."""
@@ -90,14 +92,3 @@ class Picker:
 
 def _generator(seed: int, device: torch.device) -> torch.Generator:
     return torch.Generator(device).manual_seed(seed % 2**63)
-
-
-def _grammar(
-    sampling: Sampling, model: LanguageModel, source: TextSource | None
-) -> ChoiceGrammar | None:
-    if sampling.choice is None:
-        return None
-    assert source is not None, "the stage refuses structured outputs without a tokenizer"
-    facts = model.facts
-    ends = [] if facts.eos_token_id is None else [facts.eos_token_id]
-    return ChoiceGrammar(sampling.choice, source.token_bytes, [*ends, *facts.more_eos_ids])

@@ -60,6 +60,8 @@ class GenerationRequest:
     seeds: tuple[int, ...]
     """One per choice."""
     deadline_ms: float
+    constrained_after: frozenset[int] = frozenset()
+    """Structured outputs bind behind the first of these tokens; empty: from the start."""
     wants_text: bool = False
     """Whether `Choice.text` and decoded log-probability tokens are needed."""
 

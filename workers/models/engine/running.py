@@ -14,6 +14,7 @@ from workers.models.engine.logprobs import chosen_candidates, top_candidates
 from workers.models.engine.picking import Picker
 from workers.models.engine.protocol import Finish, GenerationRequest, Progress, Row, TokenDelta
 from workers.models.engine.stopping import Stopped, StopRules
+from workers.models.engine.structured import Constraint
 from workers.models.engine.text import GrowingText
 from workers.models.engine.tokens import TextSource
 
@@ -53,7 +54,11 @@ class RunningRequest:
     """`Steps` of one generation; see `workers.models.engine.thread`."""
 
     def __init__(
-        self, request: GenerationRequest, model: LanguageModel, source: TextSource | None
+        self,
+        request: GenerationRequest,
+        model: LanguageModel,
+        source: TextSource | None,
+        constraint: Constraint | None = None,
     ) -> None:
         self._request = request
         self._model = model
@@ -72,7 +77,7 @@ class RunningRequest:
         self._news: list[TokenDelta] = []
         self._lines = [Line(index, _text(request, source)) for index in range(request.sampling.n)]
         self._live = list(self._lines)
-        self._picker = Picker(request, self._rules, model, source)
+        self._picker = Picker(request, self._rules, model, source, constraint)
 
     def step(self) -> bool:
         if self._done_tokens < len(self._prompt):
@@ -119,10 +124,12 @@ class RunningRequest:
     def _extend(self, logits: Tensor) -> None:
         """Pick a token for each live choice and let go of those that end."""
         outputs = [line.tokens for line in self._live]
-        masked = self._picker.constrain(logits, outputs)
-        tokens = self._picker.pick(masked, outputs, [line.index for line in self._live])
+        choices = [line.index for line in self._live]
+        masked = self._picker.constrain(logits, choices)
+        tokens = self._picker.pick(masked, outputs, choices)
         for line, token, row in zip(self._live, tokens, self._score(masked, tokens), strict=True):
             keeps_stop = self._request.sampling.include_stop_str_in_output
+            self._picker.accept(line.index, token)
             line.push(token, self._rules, keeps_stop=keeps_stop)
             self._news.append(line.newest(row))
         self._drop_finished()

@@ -78,6 +78,13 @@ class TextSource:
             if token not in special and token < self._vocab_size
         }
 
+    @cached_property
+    def all_token_bytes(self) -> Mapping[int, bytes]:
+        """The same with special tokens, spelled as text."""
+        vocabulary = self._tokenizer.vocabulary
+        special = {i: piece.encode() for piece, i in vocabulary.items() if i < self._vocab_size}
+        return special | dict(self.token_bytes)
+
     def _bytes_of(self, piece: str) -> bytes:
         if piece in self._tokenizer.added_tokens:
             return piece.encode()
