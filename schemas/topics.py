@@ -1,5 +1,6 @@
 """All topic names, built in one place."""
 
+import re
 from dataclasses import dataclass
 
 from schemas.routes import Stop
@@ -10,6 +11,13 @@ MAX_RECORD_BYTES = 256 * 1024
 MAX_REQUEST_RECORD_BYTES = 8 * 1024 * 1024
 # Inline bytes of all parts together, above which the largest go to the blob store.
 INLINE_LIMIT_BYTES = 64 * 1024
+
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether Kafka allows a topic to be called so (its `Topic.validate`)."""
+    return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 @dataclass(frozen=True, slots=True)

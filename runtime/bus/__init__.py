@@ -55,6 +55,17 @@ class Outgoing:
     partition: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """What the transport says about a topic that exists."""
+
+    num_partitions: int
+    max_message_bytes: int
+    """Largest batch of records it takes, framing included; `max.message.bytes` in Kafka."""
+    is_internal: bool
+    """Kafka's own, such as `__consumer_offsets`."""
+
+
 class RebalanceListener(Protocol):
     """Told by a consumer in a group; both calls are awaited before records flow again."""
 
@@ -107,7 +118,14 @@ class Bus(Protocol):
     def reader(self, partition: TopicPartition, *, start: int | None = None) -> Consumer:
         """Reads one partition without a group, from an offset, or from its end at `start()`."""
 
-    async def num_partitions(self, topic: str) -> int: ...
+    async def num_partitions(self, topic: str) -> int:
+        """Raise BusError where there is no such topic."""
+
+    async def topic_info(self, topic: str) -> TopicInfo | None:
+        """None: no such topic, or a name that none can have. Never creates it.
+
+        May be some seconds old. Raises BusError where the broker cannot be asked.
+        """
 
     async def create_topics(self, topics: Sequence[str], *, num_partitions: int) -> list[str]:
         """Create those that are missing and return their names."""

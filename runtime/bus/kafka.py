@@ -12,9 +12,10 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, NoError, TopicAlreadyExistsError, for_code
 
-from runtime.bus import Consumer, Outgoing, RebalanceListener, TopicPartition
+from runtime.bus import Consumer, Outgoing, RebalanceListener, TopicInfo, TopicPartition
 from runtime.bus.kafka_consumer import KafkaConsumer, sticky_assignor
 from runtime.bus.kafka_errors import translated
+from runtime.bus.kafka_topics import KafkaTopics
 from runtime.bus.limits import LARGEST_BYTES, max_bytes_of
 from runtime.errors import BusError, SettingsError
 from schemas.topics import MAX_RECORD_BYTES, Topics
@@ -51,9 +52,11 @@ class KafkaBus:
         self._session_timeout_ms = session_timeout_ms
         self._producer: AIOKafkaProducer | None = None
         self._admin: AIOKafkaAdminClient | None = None
+        self._known: KafkaTopics | None = None
 
     async def start(self) -> None:
         self._admin = AIOKafkaAdminClient(**self._client)
+        self._known = KafkaTopics(self._admin)
         self._producer = AIOKafkaProducer(
             **self._client,
             acks="all",
@@ -78,6 +81,7 @@ class KafkaBus:
     async def stop(self) -> None:
         producer, self._producer = self._producer, None
         admin, self._admin = self._admin, None
+        self._known = None
         with translated():
             if producer is not None:
                 await producer.stop()
@@ -115,19 +119,26 @@ class KafkaBus:
         return KafkaConsumer(self._reading([partition.topic]), partition=partition, offset=start)
 
     async def num_partitions(self, topic: str) -> int:
-        if self._producer is None:
+        info = await self.topic_info(topic)
+        if info is None:
+            raise BusError(f"there is no topic {topic}", retriable=False)
+        return info.num_partitions
+
+    async def topic_info(self, topic: str) -> TopicInfo | None:
+        if self._known is None:
             raise BusError("the bus is stopped", retriable=False)
-        with translated():
-            return len(await self._producer.partitions_for(topic))
+        return await self._known.info(topic)
 
     async def create_topics(self, topics: Sequence[str], *, num_partitions: int) -> list[str]:
-        if self._admin is None:
+        if self._admin is None or self._known is None:
             raise BusError("the bus is stopped", retriable=False)
         wanted = [self._new_topic(topic, num_partitions) for topic in topics]
         with translated():
             answer = await self._admin.create_topics(wanted)
             created = [entry[0] for entry in answer.topic_errors if _is_created(entry)]
             await self._wait_until_led(self._admin, created)
+        for topic in created:
+            self._known.forget(topic)
         return [topic for topic in topics if topic in created]
 
     def _new_topic(self, topic: str, num_partitions: int) -> NewTopic:

@@ -10,7 +10,15 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 
-from runtime.bus import Consumer, Outgoing, RebalanceListener, Record, TopicPartition, record_bytes
+from runtime.bus import (
+    Consumer,
+    Outgoing,
+    RebalanceListener,
+    Record,
+    TopicInfo,
+    TopicPartition,
+    record_bytes,
+)
 from runtime.bus.limits import max_bytes_of
 from runtime.bus.memory_group import Group
 from runtime.bus.memory_log import PartitionLog, Retention
@@ -27,12 +35,13 @@ UNREAD = Retention(records=4096, bytes=32 * 1024 * 1024)
 
 
 class MemoryBus:
-    """Topics appear when they are first named, with the given number of partitions."""
+    """The fleet's own topics are there; others appear when they are created or read."""
 
     def __init__(self, *, num_partitions: int = 8, topics: Topics | None = None) -> None:
         # New with every bus: offsets start over, and request ids are derived from both.
         self.cluster_id = f"memory-{uuid.uuid4().hex}"
         self._topics = topics or Topics()
+        self._own = frozenset(self._topics.all())
         self._default_partitions = num_partitions
         self._logs: dict[str, list[PartitionLog]] = {}
         self._groups: dict[str, Group] = {}
@@ -79,6 +88,11 @@ class MemoryBus:
 
     async def num_partitions(self, topic: str) -> int:
         return len(self.logs(topic))
+
+    async def topic_info(self, topic: str) -> TopicInfo | None:
+        if topic not in self._logs and topic not in self._own:
+            return None
+        return TopicInfo(len(self.logs(topic)), max_bytes_of(topic, self._topics), False)
 
     async def create_topics(self, topics: Sequence[str], *, num_partitions: int) -> list[str]:
         missing = [topic for topic in topics if topic not in self._logs]

@@ -5,9 +5,10 @@ from collections import defaultdict
 
 import pytest
 
-from runtime.bus import Bus, Outgoing, Record, TopicPartition
+from runtime.bus import Bus, Outgoing, Record, TopicInfo, TopicPartition
+from runtime.bus.limits import OVERHEAD_BYTES
 from runtime.errors import BusError, OwnershipLost
-from schemas.topics import MAX_REQUEST_RECORD_BYTES, Topics
+from schemas.topics import MAX_RECORD_BYTES, MAX_REQUEST_RECORD_BYTES, Topics
 from tests.runtime.builders import Listener, send_all, take, until
 
 KEYS = [f"key-{n}".encode() for n in range(20)]
@@ -292,3 +293,25 @@ async def test_creating_topics_twice_creates_the_missing_ones(bus: Bus, topic_pr
     assert await bus.create_topics([old, new], num_partitions=5) == [new]
 
     assert [await bus.num_partitions(topic) for topic in (old, new)] == [3, 5]
+
+
+async def test_a_topic_is_described_and_never_created_by_asking(bus: Bus, topics: Topics):
+    asked = [topics.requests, topics.replies, topics.prefix + "nobody's", topics.prefix + "missing"]
+    asked += [".", "..", "", "a/b", "ü", "\ud800", "x" * 250]
+
+    for _ in range(2):
+        infos = [await bus.topic_info(topic) for topic in asked]
+        assert infos[0] == TopicInfo(4, MAX_REQUEST_RECORD_BYTES + OVERHEAD_BYTES, False)
+        assert infos[1] == TopicInfo(4, MAX_RECORD_BYTES + OVERHEAD_BYTES, False)
+        assert infos[2:] == [None] * (len(asked) - 2)
+
+
+async def test_a_created_topic_is_known_at_once(bus: Bus, topics: Topics):
+    name = topics.prefix + "x.later"
+    assert await bus.topic_info(name) is None
+
+    await bus.create_topics([name], num_partitions=3)
+
+    info = await bus.topic_info(name)
+    assert info is not None
+    assert (info.num_partitions, info.is_internal) == (3, False)
