@@ -14,7 +14,7 @@ from functools import partial
 
 from runtime import flow
 from runtime.backlog import Backlog, Work
-from runtime.bus import Bus, Record, TopicPartition
+from runtime.bus import Bus, Outgoing, Record, TopicPartition
 from runtime.committer import Committer
 from runtime.errors import BusError
 from runtime.execution import Again, Done, Execution, Handler
@@ -22,6 +22,7 @@ from runtime.flow import Limits, Load
 from runtime.reporting import bind_record, report
 from runtime.retry import RetryPolicy
 from runtime.telemetry import RoleTelemetry, Telemetry
+from schemas.errors import DecodeError
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class ConsumeLoop:
             interval_s=commit_interval_s,
             on_commit=self._apply_pauses,
         )
-        self._execution = Execution(bus, handler, retry or RetryPolicy())
+        self._execution = Execution(bus, _OfReadable(handler), retry or RetryPolicy())
         self._backlog = Backlog()
         self._tasks: dict[Work, asyncio.Task[Done | Again]] = {}
         self._timers: dict[Work, asyncio.TimerHandle] = {}
@@ -70,6 +71,7 @@ class ConsumeLoop:
         self._is_rebalancing = False
         self._is_stopping = False
         self._seen_alive = time.monotonic()
+        self._look_ahead_at = 0.0
 
     # Called by the owner.
 
@@ -154,6 +156,7 @@ class ConsumeLoop:
             self._pause(flow.paused(load, self._limits))
             for record in await self._poll(count, _POLL_S):
                 self._accept(record)
+            self._look_ahead()
             self._dispatch()
             self._seen_alive = time.monotonic()
 
@@ -182,7 +185,16 @@ class ConsumeLoop:
     def _accept(self, record: Record) -> None:
         tracker = self._committer.tracker(record.source)
         if tracker and tracker.take(record.offset):
+            if record.unreadable:
+                self._telemetry.unreadable(record.source)
             self._backlog.add(Work(record, tracker, taken_ms=time.time() * 1000))
+
+    def _look_ahead(self) -> None:
+        """Past what is no record, once in a while: at the end of a partition nothing else tells."""
+        if self._is_rebalancing or time.monotonic() < self._look_ahead_at:
+            return
+        self._look_ahead_at = time.monotonic() + _POLL_S
+        self._committer.advance()
 
     def _apply_pauses(self) -> None:
         self._pause(flow.paused(self._load(), self._limits))
@@ -281,6 +293,21 @@ class ConsumeLoop:
                 await self._consumer.stop()
         except (TimeoutError, BusError) as error:
             logger.warning("leave_failed", extra={"group": self._group, "error": repr(error)})
+
+
+class _OfReadable:
+    """Sets aside what could not be read; hands everything else to the role's own handler."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    async def give_up(self, record: Record, error: Exception, attempts: int) -> Sequence[Outgoing]:
+        return await self._handler.give_up(record, error, attempts)
+
+    async def handle(self, record: Record) -> Sequence[Outgoing]:
+        if record.unreadable:
+            raise DecodeError(record.unreadable)
+        return await self._handler.handle(record)
 
 
 async def _cancel(tasks: Sequence["asyncio.Task[None] | asyncio.Task[Done | Again]"]) -> None:

@@ -10,11 +10,15 @@ from runtime.telemetry import RoleTelemetry
 logger = logging.getLogger(__name__)
 
 
+_MAX_KEY_BYTES = 64
+
+
 def bind_record(work: Work) -> None:
     """Into the context of the task that handles it: whatever is logged there says which record."""
     record = work.record
     logs.bind(
-        request_id=(record.key or b"").decode(errors="replace"),
+        # Ours are shorter; somebody else's may be as large as a record.
+        request_id=(record.key or b"")[:_MAX_KEY_BYTES].decode(errors="replace"),
         topic=record.topic,
         partition=record.partition,
         offset=record.offset,

@@ -29,7 +29,12 @@ class Record:
     key: bytes | None
     value: bytes | None
     headers: Mapping[str, bytes] = field(default_factory=dict)
+    """Of several with one name the last counts, as `lastHeader` of Kafka's clients; one without
+    a value counts as not given. What is not UTF-8 in a name is written as `\\xff`."""
     timestamp_ms: int = 0
+    """As the producer or the broker set it: any number."""
+    unreadable: str = ""
+    """Not empty: the records up to this offset cannot be read, and why. Nothing else is set."""
 
     @property
     def source(self) -> TopicPartition:
@@ -37,7 +42,7 @@ class Record:
 
 
 def record_bytes(record: "Record | Outgoing") -> int:
-    """What a record weighs against limits: key, value and headers."""
+    """What a record weighs against limits: key, value and headers, in bytes or nearly so."""
     size = len(record.key or b"") + len(record.value or b"")
     for name, value in record.headers.items():
         size += len(name) + len(value)
@@ -96,6 +101,9 @@ class Consumer(Protocol):
 
     def end_offset(self, partition: TopicPartition) -> int | None:
         """One past the newest record known of; None before anything is known."""
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """Below it everything has been given out by `poll`, or is no record. None: not known."""
 
 
 class Bus(Protocol):

@@ -28,6 +28,7 @@ _FETCH_MAX_WAIT_MS = 50
 # Members that do not come back within this after a rebalance began are left out of it.
 _REBALANCE_TIMEOUT_MS = 30_000
 _MIN_FETCH_BYTES = 1024 * 1024
+_MAX_FETCH_BYTES = 2 * LARGEST_BYTES
 _TOPIC_READY_S = 30.0
 _CONNECT_S = 5.0
 _ANSWER_S = 10.0
@@ -159,7 +160,13 @@ class KafkaBus:
 
     def _reading(self, topics: Sequence[str]) -> dict[str, Any]:
         largest = max(max_bytes_of(topic, self._topics) for topic in topics)
+        # Outside producers may use transactions; one that is aborted was never asked.
+        is_outside = self._topics.requests in topics
         return self._client | {
+            "isolation_level": "read_committed" if is_outside else "read_uncommitted",
+            # Checked before aiokafka gets them, where a wrong one does not end the reading.
+            "check_crcs": False,
+            "fetch_max_bytes": _MAX_FETCH_BYTES,
             "enable_auto_commit": False,
             "auto_offset_reset": "earliest",
             "fetch_max_wait_ms": _FETCH_MAX_WAIT_MS,

@@ -214,6 +214,9 @@ class MemoryConsumer:
     def end_offset(self, partition: TopicPartition) -> int | None:
         return self._bus.log(partition).end
 
+    def position(self, partition: TopicPartition) -> int | None:
+        return self._positions.get(partition)
+
     # Called by the bus and the group.
 
     def notify(self, partition: TopicPartition) -> None:
