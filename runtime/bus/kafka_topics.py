@@ -41,7 +41,8 @@ class KafkaTopics:
             return None
         asked_at, asking = self._remembered.get(topic, (0.0, None))
         if asking is None or _is_stale(asked_at, asking):
-            asking = asyncio.create_task(self._ask(topic), name=f"topic {topic}")
+            known = _result(asking) if asking else None
+            asking = asyncio.create_task(self._ask(topic, known), name=f"topic {topic}")
             self._remember(topic, asking)
         # Shielded: who stops waiting must not cancel it for the others.
         return await asyncio.shield(asking)
@@ -56,13 +57,20 @@ class KafkaTopics:
         while len(self._remembered) > _MAX_REMEMBERED:
             self._remembered.popitem(last=False)
 
-    async def _ask(self, topic: str) -> TopicInfo | None:
+    async def _ask(self, topic: str, known: TopicInfo | None) -> TopicInfo | None:
+        """What was known before has to do while the broker is away."""
         try:
             with translated():
                 async with asyncio.timeout(_ANSWER_S):
                     described = await self._describe(topic)
                     return described and await self._with_limit(topic, described)
+        except BusError as error:
+            if known and error.retriable:
+                return known
+            raise
         except TimeoutError as error:
+            if known:
+                return known
             raise BusError(f"the broker did not describe {topic} in time") from error
 
     async def _describe(self, topic: str) -> TopicInfo | None:
@@ -95,3 +103,7 @@ def _is_stale(asked_at: float, asking: "asyncio.Task[TopicInfo | None]") -> bool
         return True
     kept_s = _KNOWN_S if asking.result() else _MISSING_S
     return time.monotonic() - asked_at > kept_s
+
+
+def _result(asked: "asyncio.Task[TopicInfo | None]") -> TopicInfo | None:
+    return None if asked.cancelled() or asked.exception() else asked.result()

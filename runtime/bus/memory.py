@@ -64,6 +64,8 @@ class MemoryBus:
             raise BusError("the bus is stopped", retriable=False)
         if record.key is None and record.value is None:
             raise BusError("a record needs a key or a value", retriable=False)
+        if await self.topic_info(record.topic) is None:
+            raise BusError(f"there is no topic {record.topic[:249]!r}", retriable=False)
         size = record_bytes(record)
         if size > max_bytes_of(record.topic, self._topics):
             raise BusError(f"a record of {size} bytes is too large", retriable=False)
@@ -110,8 +112,11 @@ class MemoryBus:
 
     def log(self, partition: TopicPartition) -> PartitionLog:
         logs = self.logs(partition.topic)
-        if partition.partition >= len(logs):
-            raise BusError(f"{partition.topic} has no partition {partition.partition}")
+        if not 0 <= partition.partition < len(logs):
+            raise BusError(
+                f"{partition.topic} has {len(logs)} partitions, none is {partition.partition}",
+                retriable=False,
+            )
         return logs[partition.partition]
 
     def watch(self, partition: TopicPartition, consumer: "MemoryConsumer") -> None:
