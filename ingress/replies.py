@@ -87,8 +87,10 @@ class ReplyReader:
             return
         try:
             reply = _decode(record.value)
-        except DecodeError as error:
-            logger.error("reply_undecodable", extra={"offset": record.offset, "error": str(error)})
+        except Exception as error:  # of whatever kind: the replies behind it are waited for
+            trace = None if isinstance(error, DecodeError) else error
+            what = {"offset": record.offset, "error": str(error)}
+            logger.error("reply_undecodable", extra=what, exc_info=trace)
             return
         if isinstance(reply[1], Outcome):
             self._pending.resolve(reply[0], reply[1])
@@ -128,7 +130,8 @@ def _outcome(data: bytes | None) -> Outcome:
 def _unpack(data: bytes | None) -> Any:
     try:
         return msgpack.unpackb(data or b"", strict_map_key=False)
-    except (ValueError, msgpack.UnpackException) as error:
+    # TypeError: a map whose key is a list.
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise DecodeError(f"not msgpack: {error}") from error
 
 

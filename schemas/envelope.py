@@ -180,7 +180,8 @@ class Envelope(_Model):
         """Raise DecodeError for anything that is not an envelope of this version."""
         try:
             return cls.model_validate(msgpack.unpackb(data, strict_map_key=False))
-        except (ValidationError, ValueError, msgpack.UnpackException) as error:
+        # TypeError: a map whose key is a list.
+        except (ValidationError, ValueError, TypeError, msgpack.UnpackException) as error:
             raise DecodeError(f"not an envelope: {error}") from error
 
 
