@@ -8,11 +8,13 @@ from ingress.pending import PendingReplies
 from ingress.replies import ReplyReader, reply_partition
 from runtime.bus import Bus, Outgoing, TopicPartition
 from runtime.errors import BusError, StoreError
+from runtime.grants import grant
 from runtime.stage import Job
 from runtime.storage import BlobStore
 from schemas.envelope import (
     CONTENT_TYPE,
     REQUEST,
+    BlobRef,
     Caller,
     Envelope,
     Outcome,
@@ -22,7 +24,7 @@ from schemas.envelope import (
 from schemas.errors import ApiError
 from schemas.ids import random_id
 from schemas.routes import Kind
-from schemas.topics import Topics
+from schemas.topics import MAX_RECORD_BYTES, Topics
 
 _HEADERS = {"content-type": CONTENT_TYPE.encode()}
 
@@ -123,9 +125,14 @@ class Gateway:
     async def _send(self, envelope: Envelope) -> None:
         try:
             await Job(envelope, self.blobs).pack()
+            if isinstance(body := envelope.parts[REQUEST], BlobRef):
+                await grant(self.blobs, envelope.id, body)
             envelope.sent_ms = now_ms()
+            value = envelope.encode()
+            if len(value) > MAX_RECORD_BYTES:
+                raise _too_large()
             await self._bus.send(
-                Outgoing(self._topics.requests, envelope.id.encode(), envelope.encode(), _HEADERS)
+                Outgoing(self._topics.admissions, envelope.id.encode(), value, _HEADERS)
             )
         except (BusError, StoreError) as error:
             raise _unreachable() from error
@@ -137,6 +144,10 @@ def _too_late() -> ApiError:
         status=504,
         type="GatewayTimeout",
     )
+
+
+def _too_large() -> ApiError:
+    return ApiError("The X-Request-Id is too long.", param="X-Request-Id")
 
 
 def _unreachable() -> ApiError:

@@ -229,7 +229,9 @@ class ConsumeLoop:
         work.attempts += 1
         context = contextvars.copy_context()
         context.run(bind_record, work)
-        running = self._execution.run(work.record, work.attempts)
+        running = self._execution.run(
+            work.record, work.attempts, waits=work.waits, unsent=work.unsent
+        )
         task = asyncio.create_task(running, context=context)
         # By callback: a task cancelled before its first step runs none of its own code.
         task.add_done_callback(partial(self._settle, work, time.perf_counter()), context=context)
@@ -240,7 +242,7 @@ class ConsumeLoop:
         del self._tasks[work]
         result = None if task.cancelled() else self._result_of(task)
         if isinstance(result, Again):
-            self._postpone(work, result.delay_s)
+            self._postpone(work, result)
         else:
             self._backlog.finish(work)
         if isinstance(result, Done):
@@ -257,10 +259,13 @@ class ConsumeLoop:
         self._die(error, "execution")
         return None
 
-    def _postpone(self, work: Work, delay_s: float) -> None:
+    def _postpone(self, work: Work, again: Again) -> None:
         self._backlog.suspend(work)
+        work.waits = 0 if again.uses_attempt else work.waits + 1
+        work.attempts -= not again.uses_attempt
+        work.unsent = again.unsent
         if not self._is_stopping:
-            timer = asyncio.get_running_loop().call_later(delay_s, self._resume, work)
+            timer = asyncio.get_running_loop().call_later(again.delay_s, self._resume, work)
             self._timers[work] = timer
 
     def _resume(self, work: Work) -> None:

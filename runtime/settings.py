@@ -55,6 +55,12 @@ class FleetSettings(Group):
     trusted_tenants: bool = Field(
         False, description="Take the tenant from the x-tenant header of records"
     )
+    echo_headers: tuple[str, ...] = Field(
+        (),
+        max_length=16,
+        description="Headers of records that their answers repeat, beside correlationId,"
+        " correlation-id, traceparent and tracestate",
+    )
 
 
 class ModelSettings(Group):

@@ -31,6 +31,11 @@ class Topics:
         return self.prefix + "requests"
 
     @property
+    def admissions(self) -> str:
+        """What ingresses take over HTTP; written by nobody else."""
+        return self.prefix + "admissions"
+
+    @property
     def replies(self) -> str:
         return self.prefix + "replies"
 
@@ -54,4 +59,11 @@ class Topics:
 
     def all(self) -> tuple[str, ...]:
         work = tuple(self.of(stop) for stop in Stop if stop is not Stop.REPLY)
-        return (self.requests, *work, self.replies, self.responses, self.control, self.dead_letter)
+        inside = (self.admissions, *work, self.replies, self.control, self.dead_letter)
+        return (self.requests, self.responses, *inside)
+
+    def is_inside(self, topic: str) -> bool:
+        """Whether a topic is the fleet's own, and not for those outside to choose."""
+        if topic == self.responses:
+            return False
+        return topic in self.all() or (bool(self.prefix) and topic.startswith(self.prefix))

@@ -4,6 +4,7 @@ Implementations: `runtime.bus.memory` and `runtime.bus.kafka`, chosen by URL in 
 Values are opaque bytes here.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -33,6 +34,10 @@ class Record:
     a value counts as not given. What is not UTF-8 in a name is written as `\\xff`."""
     timestamp_ms: int = 0
     """As the producer or the broker set it: any number."""
+    is_broker_time: bool = False
+    """Whether the broker set it, when it appended the record (Kafka's LogAppendTime)."""
+    received_ms: float = field(default_factory=lambda: time.time() * 1000, compare=False)
+    """When this process got it, Unix milliseconds."""
     unreadable: str = ""
     """Not empty: the records up to this offset cannot be read, and why. Nothing else is set."""
 
@@ -58,6 +63,8 @@ class Outgoing:
     value: bytes | None
     headers: Mapping[str, bytes] = field(default_factory=dict)
     partition: int | None = None
+    give_up_ms: float | None = None
+    """Unix milliseconds after which nobody waits for it; None: it is tried until it is written."""
 
 
 @dataclass(frozen=True, slots=True)

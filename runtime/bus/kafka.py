@@ -146,6 +146,9 @@ class KafkaBus:
             "max.message.bytes": str(max_bytes_of(topic, self._topics)),
             "retention.ms": str(RETENTION_MS),
         }
+        if topic == self._topics.requests:
+            # Deadlines count from it: no producer's clock, and the same at every delivery.
+            configs["message.timestamp.type"] = "LogAppendTime"
         # -1: as many replicas as the cluster's default says.
         return NewTopic(topic, num_partitions, -1, replica_assignments={}, topic_configs=configs)
 

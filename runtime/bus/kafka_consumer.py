@@ -20,6 +20,7 @@ from runtime.errors import BusError
 
 # How long a poll may take beyond its time-out: aiokafka waits there for a rebalance to end.
 _GRACE_S = 0.2
+_LOG_APPEND_TIME = 1
 
 
 class KafkaConsumer:
@@ -173,5 +174,6 @@ def _record(message: Any) -> Record:
         value=message.value,
         headers={} if marks else headers,
         timestamp_ms=message.timestamp,
+        is_broker_time=message.timestamp_type == _LOG_APPEND_TIME,
         unreadable=marks[0].decode() if marks else "",
     )
