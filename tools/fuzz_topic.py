@@ -174,7 +174,7 @@ class Ammunition:
             del fields[name]
         with suppress(Exception):
             fields["version"] = Envelope.model_fields["version"].default
-        shot = Shot("forged", self.key(), msgpack.packb(fields))
+        shot = Shot("forged", self.key(), msgpack.packb(fields, unicode_errors="surrogatepass"))
         shot.headers = [(b"content-type", CONTENT_TYPE.encode())]
         return shot
 
