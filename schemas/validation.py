@@ -13,6 +13,7 @@ from pydantic_core import from_json
 
 from schemas.anthropic import MessagesRequest
 from schemas.body_checks import nesting_exceeds
+from schemas.body_limits import check_limits
 from schemas.chat import ChatCompletionRequest
 from schemas.completion import CompletionRequest
 from schemas.derender import (
@@ -25,16 +26,16 @@ from schemas.derender import (
 )
 from schemas.errors import ApiError
 from schemas.generate import GenerateBody
-from schemas.limits import ModelLimits
+from schemas.json_size import is_light, num_values
+from schemas.limits import MAX_NESTING, MAX_VALUES, ModelLimits
 from schemas.openai_responses import ResponsesRequest
 from schemas.refusals import UNSUPPORTED_MEDIA_TYPE, UnreadableBody, bad_request, schema_error
 from schemas.routes import Kind
 from schemas.tokenize import DetokenizeRequest, TokenizeRequest
+from schemas.unicode import check_unicode
 
 __all__ = ["UNSUPPORTED_MEDIA_TYPE", "api_error", "bad_request", "decode_json", "parse_body"]
 
-MAX_NESTING = 200
-"""Levels of a body; beyond them the encoders between here and the answer give up."""
 _MAX_ERRORS = 10
 _MAX_INPUT = 200
 _MAX_ERROR = 1000
@@ -62,14 +63,34 @@ _UNIONS: dict[Kind, TypeAdapter[Any]] = {
 
 
 def decode_json(raw: bytes) -> object:
-    """The JSON value of a body, as lenient as vLLM's: NaN, Infinity and repeated keys pass."""
+    """The JSON value of a body, as lenient as vLLM's: NaN, Infinity and repeated keys pass.
+
+    ApiError 400 for bytes that are no JSON, for more values than a body may have, and for text that
+    is no Unicode.
+    """
+    if not is_light(raw):
+        raw = _require_values(raw)
     try:
         value: object = from_json(raw)
     except ValueError:
         value = _decode_slowly(raw)
+        check_unicode(value)
     if _may_nest_deeply(raw) and nesting_exceeds(value, MAX_NESTING):
         raise UnreadableBody
     return value
+
+
+def _require_values(raw: bytes) -> bytes:
+    """The body in UTF-8, in which values can be counted."""
+    encoding = json.detect_encoding(raw)
+    if not encoding.startswith("utf-8"):
+        try:
+            raw = raw.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            raise UnreadableBody from None
+    if num_values(raw, MAX_VALUES) > MAX_VALUES:
+        raise bad_request(f"The body has more than {MAX_VALUES} JSON values.")
+    return raw
 
 
 def _decode_slowly(raw: bytes) -> object:
@@ -108,6 +129,8 @@ def parse_body(kind: Kind, raw: bytes, limits: ModelLimits) -> BaseModel:
 def validated(kind: Kind, body: object, limits: ModelLimits) -> BaseModel:
     """As `parse_body`, for a body that is decoded already. May change its nested objects."""
     context = {"limits": limits}
+    if isinstance(body, dict):
+        check_limits(body)
     try:
         if kind in _BY_STREAM:
             return _validated_by_stream(kind, body, context)
@@ -197,4 +220,7 @@ _UNION_MARKS = frozenset(
 
 def _dotted(loc: tuple[str | int, ...]) -> str:
     parts = ["body", *map(str, loc)]
-    return ".".join(p for p in parts if not _BRACKETS.search(p) and p.lower() not in _UNION_MARKS)
+    kept = (p for p in parts if len(p) > _MAX_INPUT or not _BRACKETS.search(p))
+    return _cut(
+        ".".join(_cut(p, _MAX_INPUT) for p in kept if p.lower() not in _UNION_MARKS), _MAX_ERROR
+    )
