@@ -26,7 +26,7 @@ class BodyLimits:
 
     max_bytes: int = 256 * 1024 * 1024
     """One body."""
-    max_held_bytes: int = 512 * 1024 * 1024
+    max_held_bytes: int = 384 * 1024 * 1024
     """All bodies that are in memory, those that are still arriving included."""
     receive_timeout_s: float = 20.0
     total_timeout_s: float = 600.0

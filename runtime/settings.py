@@ -159,7 +159,7 @@ class IngressSettings(Group):
     request_timeout_s: float = Field(600.0, gt=0, description="Deadline of a request")
     max_body_bytes: int = Field(256 * 1024 * 1024, ge=1024)
     max_buffered_body_bytes: int = Field(
-        512 * 1024 * 1024,
+        384 * 1024 * 1024,
         ge=1024,
         description="Request bodies in memory, those still arriving included, divided among server"
         " processes; what goes beyond is answered 503",

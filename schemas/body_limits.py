@@ -15,6 +15,8 @@ from schemas.limits import (
     MAX_ENTRIES,
     MAX_INNER_CHARACTERS,
     MAX_INNER_VALUES,
+    MAX_KEYS,
+    MAX_PARAMETERS,
     MAX_PARTS,
 )
 from schemas.refusals import bad_request
@@ -26,7 +28,9 @@ _CONVERSATIONS = ("messages", "input")
 
 def check_limits(body: dict[str, Any]) -> None:
     """Raise ApiError 400 naming the first parameter that holds too much."""
+    _check_keys(body)
     for path, fields in _objects(body, ""):
+        _require(path[:-1] or "body", len(fields), MAX_PARAMETERS, "parameters")
         for name, value in fields.items():
             if isinstance(value, str):
                 _require(path + name, len(value), MAX_CHARACTERS.get(name), "characters")
@@ -41,6 +45,17 @@ def _objects(body: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, A
         inner = body.get(name)
         if isinstance(inner, dict):
             yield from _objects(inner, f"{path}{name}.")
+
+
+def _check_keys(body: dict[str, Any]) -> None:
+    pending: list[tuple[str, object]] = list(body.items())
+    while pending:
+        name, value = pending.pop()
+        if isinstance(value, dict):
+            _require(name, len(value), MAX_KEYS, "keys in an object")
+            value = list(value.values())
+        if isinstance(value, list):
+            pending += [(name, each) for each in value if isinstance(each, dict | list)]
 
 
 def _check_container(path: str, name: str, value: list[Any] | dict[str, Any]) -> None:

@@ -14,6 +14,10 @@ MAX_VALUES = 1_000_000
 """JSON values of a body."""
 MAX_NESTING = 200
 """Levels of a body; beyond them the encoders between here and the answer give up."""
+MAX_PARAMETERS = 1_024
+"""Keys of a body and of each object in it that has parameters, unknown ones included."""
+MAX_KEYS = 65_536
+"""Keys of any object."""
 MAX_REQUEST_ID = 1024
 """Characters of a caller's request id."""
 MAX_PARTS = 8_192
@@ -55,6 +59,8 @@ MAX_CHARACTERS: Mapping[str, int] = {
 """Characters of a string, by parameter."""
 
 MAX_INNER_VALUES: Mapping[str, int] = {
+    "messages": 262_144,
+    "input": 262_144,
     "tools": 65_536,
     "response_format": 16_384,
     "json": 16_384,

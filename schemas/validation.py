@@ -6,6 +6,8 @@ must decide.
 
 import json
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -25,6 +27,7 @@ from schemas.derender import (
     DerenderCompletionStreamRequest,
 )
 from schemas.errors import ApiError
+from schemas.fail_fast import Schema, fail_fast, validator_of
 from schemas.generate import GenerateBody
 from schemas.json_size import is_light, num_values
 from schemas.limits import MAX_NESTING, MAX_VALUES, ModelLimits
@@ -88,7 +91,11 @@ def _require_values(raw: bytes) -> bytes:
             raw = raw.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")
         except UnicodeDecodeError:
             raise UnreadableBody from None
-    if num_values(raw, MAX_VALUES) > MAX_VALUES:
+    try:
+        count = num_values(raw, MAX_VALUES)
+    except ValueError as error:
+        raise bad_request(f"The body holds {error}.") from None
+    if count > MAX_VALUES:
         raise bad_request(f"The body has more than {MAX_VALUES} JSON values.")
     return raw
 
@@ -123,38 +130,40 @@ def parse_body(kind: Kind, raw: bytes, limits: ModelLimits) -> BaseModel:
     body = decode_json(raw) if raw else None
     if body is None:
         raise _refusal([{"type": "missing", "loc": (), "msg": "Field required", "input": None}])
-    return validated(kind, body, limits)
+    return validated(kind, body, limits, is_light=is_light(raw))
 
 
-def validated(kind: Kind, body: object, limits: ModelLimits) -> BaseModel:
-    """As `parse_body`, for a body that is decoded already. May change its nested objects."""
-    context = {"limits": limits}
+def validated(kind: Kind, body: object, limits: ModelLimits, *, is_light: bool = True) -> BaseModel:
+    """As `parse_body`, for a body that is decoded already. May change its nested objects.
+
+    Of one that is not light, a list's first bad entry is told and no other.
+    """
     if isinstance(body, dict):
         check_limits(body)
+    validate = partial(_validate, body, {"limits": limits}, is_light)
     try:
         if kind in _BY_STREAM:
-            return _validated_by_stream(kind, body, context)
-        if kind in _UNIONS:
-            request: BaseModel = _UNIONS[kind].validate_python(
-                body, context=context, from_attributes=True
-            )
-            return request
-        return _MODELS[kind].model_validate(body, context=context, from_attributes=True)
+            return _validated_by_stream(kind, body, validate)
+        return validate(_UNIONS[kind] if kind in _UNIONS else _MODELS[kind])
     except ValidationError as error:
         raise api_error(error) from None
 
 
-def _validated_by_stream(kind: Kind, body: object, context: dict[str, Any]) -> BaseModel:
+def _validate(body: object, context: dict[str, Any], is_light: bool, schema: Schema) -> BaseModel:
+    validator = validator_of(schema) if is_light else fail_fast(schema)
+    request: BaseModel = validator.validate_python(body, context=context, from_attributes=True)
+    return request
+
+
+def _validated_by_stream(
+    kind: Kind, body: object, validate: Callable[[Schema], BaseModel]
+) -> BaseModel:
     """The form that `stream` names; errors are those of both forms, as of any union."""
     stream = body.get("stream", False) if isinstance(body, dict) else False
-    model = _BY_STREAM[kind][1 if stream is True else 0]
     try:
-        return model.model_validate(body, context=context, from_attributes=True)
+        return validate(_BY_STREAM[kind][1 if stream is True else 0])
     except ValidationError:
-        request: BaseModel = _UNIONS[kind].validate_python(
-            body, context=context, from_attributes=True
-        )
-        return request
+        return validate(_UNIONS[kind])
 
 
 def api_error(error: ValidationError) -> ApiError:
