@@ -23,6 +23,9 @@ from runtime.bus.codecs import CodecError
 MAX_EXPANDED_BYTES = 32 * 1024 * 1024
 """What one compressed batch may hold; more is set aside unread."""
 
+MAX_RECORDS = 100_000
+"""Of one batch, likewise: a batch that is not consumed at once is parsed anew after a pause."""
+
 MARK = uuid.uuid4().hex
 """Name of the one header of a mark. Made for this process: nobody else can write one."""
 
@@ -171,6 +174,9 @@ def _checked_header(batch: memoryview, end: int) -> _Header:
         raise _Unreadable("the checksum of the batch is wrong", last)
     if header.last_delta < 0:
         raise _Unreadable(f"a batch that ends at {header.last_delta}", last)
+    if header.num_records > MAX_RECORDS:
+        reason = f"{header.num_records} records in a batch are more than {MAX_RECORDS}"
+        raise _Unreadable(reason, header.base + header.last_delta)
     return header
 
 

@@ -40,13 +40,14 @@ def batch(
     last_delta: int | None = None,
     count: int | None = None,
     payload: bytes | None = None,
+    timestamp_ms: int = 1_700_000_000_000,
 ) -> bytes:
     """A batch with the right checksum around whatever is in it."""
     if payload is None:
         payload = bytes(_ENCODERS[codec](b"".join(records)))
     fields = [base, 49 + len(payload), 0, 2, 0, attributes | codec]
-    fields += [len(records) - 1 if last_delta is None else last_delta, 1_700_000_000_000]
-    fields += [1_700_000_000_000, -1, -1, -1, len(records) if count is None else count]
+    fields += [len(records) - 1 if last_delta is None else last_delta, timestamp_ms]
+    fields += [timestamp_ms, -1, -1, -1, len(records) if count is None else count]
     whole = bytearray(HEADER.pack(*fields) + payload)
     struct.pack_into(">I", whole, 17, calc_crc32c(bytes(whole[21:])))
     return bytes(whole)

@@ -12,10 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.bus.codecs import CodecError, decompress
-from runtime.bus.record_batches import MARK, MAX_EXPANDED_BYTES, is_heavy, screen
+from runtime.bus.record_batches import (
+    MARK,
+    MAX_EXPANDED_BYTES,
+    MAX_RECORDS,
+    is_heavy,
+    screen,
+)
 from tests.runtime.batches import CODECS, batch, bomb, field, record, varint
 
-END = 1_000
+END = 1_000_000
 ROOM = 2 * MAX_EXPANDED_BYTES
 
 
@@ -103,6 +109,16 @@ def test_a_batch_that_expands_beyond_the_limit_is_set_aside():
     assert "within" in reasons(records)[0]
     assert ([r.offset for r in records], after) == ([0, 1], 2)
     assert result.spent == MAX_EXPANDED_BYTES
+
+
+def test_a_batch_of_too_many_records_is_set_aside():
+    count = MAX_RECORDS + 1
+    data = batch(0, [], payload=b"", count=count, last_delta=count - 1, codec=CODECS["zstd"])
+
+    records, after = screened(data + batch(count, [record(0)]))
+
+    assert "100001 records" in reasons(records)[count - 1]
+    assert ([r.offset for r in records], after) == ([count - 1, count], count + 1)
 
 
 def test_what_finds_no_room_is_left_for_the_next_fetch():
