@@ -51,18 +51,17 @@ def items_of(features: MultiModalFeatures) -> list[Item]:
 def payloads_of(features: MultiModalFeatures) -> dict[str, bytes]:
     """Checked payload bytes by part name; raise ApiError for an unreadable one (02 §4.4).
 
-    Metadata beside tensors must be readable, but is ignored (the seed) and taken from them.
+    Metadata beside tensors is not looked at, whatever it is, and taken from them instead.
     """
     parts: dict[str, bytes] = {}
     for item in features.items():
         metadata_name = metadata_part(item.modality, item.mm_hash)
-        metadata = None if item.mm_metadata is None else item_bytes(item.mm_metadata)
         if item.kwargs_data is not None:
             tensors = item_bytes(item.kwargs_data)
             parts[kwargs_part(item.modality, item.mm_hash)] = tensors
             fields = metadata_only(decode_item(tensors))
             if fields:
                 parts[metadata_name] = encode_item(fields)
-        elif metadata is not None:
-            parts.setdefault(metadata_name, metadata)
+        elif item.mm_metadata is not None:
+            parts.setdefault(metadata_name, item_bytes(item.mm_metadata))
     return parts

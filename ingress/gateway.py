@@ -9,11 +9,13 @@ from ingress.pending import PendingReplies, Replies
 from ingress.replies import ReplyReader, reply_partition
 from runtime.bus import Bus, Outgoing, TopicPartition
 from runtime.errors import BusError, StoreError
+from runtime.grants import grant
 from runtime.stage import Job
 from runtime.storage import BlobStore
 from schemas.envelope import (
     CONTENT_TYPE,
     REQUEST,
+    BlobRef,
     Caller,
     Envelope,
     Outcome,
@@ -24,7 +26,7 @@ from schemas.errors import ApiError
 from schemas.ids import random_id
 from schemas.records.reply import StreamPiece
 from schemas.routes import Kind
-from schemas.topics import Topics
+from schemas.topics import MAX_RECORD_BYTES, Topics
 
 _HEADERS = {"content-type": CONTENT_TYPE.encode()}
 
@@ -87,29 +89,41 @@ class Gateway:
         deadline_ms: int,
         *,
         pin: str | None = None,
+        request_id: str | None = None,
+        on_sent: Callable[[], None] | None = None,
     ) -> "AsyncGenerator[Answer, None]":
         """Send a request and give its answer, to be read inside the block.
+
+        `on_sent` is called once the fleet has the body.
 
         ApiError 504 at the deadline, 503 where the fleet is full or cannot be reached.
 
         Who leaves the block early leaves nothing behind here; work that is under way goes on and
         its replies are ignored.
         """
-        envelope = self._envelope(kind, raw_body, caller, deadline_ms, pin)
+        envelope = self._envelope(kind, raw_body, caller, deadline_ms, pin, request_id)
         del raw_body  # may be large, and is in the store or on the bus while we wait
         # Before sending: the reply may be there before `send` returns.
         with self._pending.waiting(envelope.id) as replies:
             async with _until(deadline_ms):
                 await self._send(envelope)
+            if on_sent is not None:
+                on_sent()
             yield Answer(replies, deadline_ms)
 
     def _envelope(
-        self, kind: Kind, raw_body: bytes, caller: Caller, deadline_ms: int, pin: str | None
+        self,
+        kind: Kind,
+        raw_body: bytes,
+        caller: Caller,
+        deadline_ms: int,
+        pin: str | None,
+        request_id: str | None,
     ) -> Envelope:
         now = now_ms()
         return Envelope.model_validate(
             {
-                "id": random_id(32),
+                "id": request_id or random_id(32),
                 "kind": kind,
                 "pin": pin,
                 "created_ms": int(now),
@@ -123,9 +137,14 @@ class Gateway:
     async def _send(self, envelope: Envelope) -> None:
         try:
             await Job(envelope, self.blobs).pack()
+            if isinstance(body := envelope.parts[REQUEST], BlobRef):
+                await grant(self.blobs, envelope.id, body)
             envelope.sent_ms = now_ms()
+            value = envelope.encode()
+            if len(value) > MAX_RECORD_BYTES:
+                raise _too_large()
             await self._bus.send(
-                Outgoing(self._topics.requests, envelope.id.encode(), envelope.encode(), _HEADERS)
+                Outgoing(self._topics.admissions, envelope.id.encode(), value, _HEADERS)
             )
         except (BusError, StoreError) as error:
             raise _unreachable() from error
@@ -159,6 +178,10 @@ def _too_late() -> ApiError:
         status=504,
         type="GatewayTimeout",
     )
+
+
+def _too_large() -> ApiError:
+    return ApiError("The X-Request-Id is too long.", param="X-Request-Id")
 
 
 def _unreachable() -> ApiError:

@@ -87,8 +87,10 @@ class ReplyReader:
             return
         try:
             reply = Reply.decode(record.value)
-        except DecodeError as error:
-            logger.error("reply_undecodable", extra={"offset": record.offset, "error": str(error)})
+        except Exception as error:  # of whatever kind: the replies behind it are waited for
+            trace = None if isinstance(error, DecodeError) else error
+            what = {"offset": record.offset, "error": str(error)}
+            logger.error("reply_undecodable", extra=what, exc_info=trace)
             return
         if reply.piece is not None:
             self._pending.push(reply.id, reply.piece)
@@ -116,5 +118,6 @@ def _outcome(data: bytes | None) -> Outcome:
         raise DecodeError("the store does not hold it")
     try:
         return Outcome.model_validate(msgpack.unpackb(data, strict_map_key=False))
-    except (ValidationError, ValueError, msgpack.UnpackException) as error:
+    # TypeError: a map whose key is a list.
+    except (ValidationError, ValueError, TypeError, msgpack.UnpackException) as error:
         raise DecodeError(f"not an outcome: {error}") from error

@@ -14,14 +14,15 @@ from functools import partial
 
 from runtime import flow
 from runtime.backlog import Backlog, Work
-from runtime.bus import Bus, Record, TopicPartition
+from runtime.bus import Bus, Outgoing, Record, TopicPartition
 from runtime.committer import Committer
 from runtime.errors import BusError
-from runtime.execution import Again, Done, Execution, Handler
+from runtime.execution import Again, Done, Emit, Execution, Handler
 from runtime.flow import Limits, Load
 from runtime.reporting import bind_record, report
 from runtime.retry import RetryPolicy
 from runtime.telemetry import RoleTelemetry, Telemetry
+from schemas.errors import DecodeError
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class ConsumeLoop:
             interval_s=commit_interval_s,
             on_commit=self._apply_pauses,
         )
-        self._execution = Execution(bus, handler, retry or RetryPolicy())
+        self._execution = Execution(bus, _OfReadable(handler), retry or RetryPolicy())
         self._backlog = Backlog()
         self._tasks: dict[Work, asyncio.Task[Done | Again]] = {}
         self._timers: dict[Work, asyncio.TimerHandle] = {}
@@ -70,6 +71,7 @@ class ConsumeLoop:
         self._is_rebalancing = False
         self._is_stopping = False
         self._seen_alive = time.monotonic()
+        self._look_ahead_at = 0.0
 
     # Called by the owner.
 
@@ -154,6 +156,7 @@ class ConsumeLoop:
             self._pause(flow.paused(load, self._limits))
             for record in await self._poll(count, _POLL_S):
                 self._accept(record)
+            self._look_ahead()
             self._dispatch()
             self._seen_alive = time.monotonic()
 
@@ -182,7 +185,16 @@ class ConsumeLoop:
     def _accept(self, record: Record) -> None:
         tracker = self._committer.tracker(record.source)
         if tracker and tracker.take(record.offset):
+            if record.unreadable:
+                self._telemetry.unreadable(record.source)
             self._backlog.add(Work(record, tracker, taken_ms=time.time() * 1000))
+
+    def _look_ahead(self) -> None:
+        """Past what is no record, once in a while: at the end of a partition nothing else tells."""
+        if self._is_rebalancing or time.monotonic() < self._look_ahead_at:
+            return
+        self._look_ahead_at = time.monotonic() + _POLL_S
+        self._committer.advance()
 
     def _apply_pauses(self) -> None:
         self._pause(flow.paused(self._load(), self._limits))
@@ -217,7 +229,9 @@ class ConsumeLoop:
         work.attempts += 1
         context = contextvars.copy_context()
         context.run(bind_record, work)
-        running = self._execution.run(work.record, work.attempts)
+        running = self._execution.run(
+            work.record, work.attempts, waits=work.waits, unsent=work.unsent
+        )
         task = asyncio.create_task(running, context=context)
         # By callback: a task cancelled before its first step runs none of its own code.
         task.add_done_callback(partial(self._settle, work, time.perf_counter()), context=context)
@@ -228,7 +242,7 @@ class ConsumeLoop:
         del self._tasks[work]
         result = None if task.cancelled() else self._result_of(task)
         if isinstance(result, Again):
-            self._postpone(work, result.delay_s)
+            self._postpone(work, result)
         else:
             self._backlog.finish(work)
         if isinstance(result, Done):
@@ -245,10 +259,13 @@ class ConsumeLoop:
         self._die(error, "execution")
         return None
 
-    def _postpone(self, work: Work, delay_s: float) -> None:
+    def _postpone(self, work: Work, again: Again) -> None:
         self._backlog.suspend(work)
+        work.waits = 0 if again.uses_attempt else work.waits + 1
+        work.attempts -= not again.uses_attempt
+        work.unsent = again.unsent
         if not self._is_stopping:
-            timer = asyncio.get_running_loop().call_later(delay_s, self._resume, work)
+            timer = asyncio.get_running_loop().call_later(again.delay_s, self._resume, work)
             self._timers[work] = timer
 
     def _resume(self, work: Work) -> None:
@@ -281,6 +298,21 @@ class ConsumeLoop:
                 await self._consumer.stop()
         except (TimeoutError, BusError) as error:
             logger.warning("leave_failed", extra={"group": self._group, "error": repr(error)})
+
+
+class _OfReadable:
+    """Sets aside what could not be read; hands everything else to the role's own handler."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    async def give_up(self, record: Record, error: Exception, attempts: int) -> Sequence[Outgoing]:
+        return await self._handler.give_up(record, error, attempts)
+
+    async def handle(self, record: Record, emit: Emit) -> Sequence[Outgoing]:
+        if record.unreadable:
+            raise DecodeError(record.unreadable)
+        return await self._handler.handle(record, emit)
 
 
 async def _cancel(tasks: Sequence["asyncio.Task[None] | asyncio.Task[Done | Again]"]) -> None:

@@ -6,16 +6,26 @@ Everything later stops need is inside or referenced, so no stage keeps state bet
 
 import hashlib
 import time
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgpack
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
 
 from schemas.errors import DecodeError
 from schemas.routes import Kind, Stop
+from schemas.topics import is_topic_name
 
 VERSION: Literal[1] = 1
 CONTENT_TYPE = "application/vnd.tokenfleet.envelope"
+REFERENCE_TYPE = "application/vnd.tokenfleet.envelope-reference"
+"""The record holds a BlobRef: the envelope is larger than a record may be, and in the store."""
 
 # Names of the parts that stages hand to each other.
 REQUEST = "request"
@@ -36,6 +46,17 @@ def metadata_part(modality: str, mm_hash: str) -> str:
     return f"metadata:{modality}:{mm_hash}"
 
 
+RequestId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+"""Names objects in the store and keys records: nothing that means something to either."""
+Digest = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_:=+@-][A-Za-z0-9_:=+@.-]{0,199}$")]
+
+
+def _require_topic_name(name: str) -> str:
+    if not is_topic_name(name):
+        raise ValueError("not a name that a topic can have")
+    return name
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -43,10 +64,22 @@ class _Model(BaseModel):
 class BlobRef(_Model):
     """A part that lives in the blob store."""
 
-    digest: str
+    digest: Digest
     """blake3 of the content, lowercase hex; also its key."""
-    size: int
+    size: int = Field(ge=0)
     """Bytes."""
+
+    def encode(self) -> bytes:
+        packed: bytes = msgpack.packb(self.model_dump())
+        return packed
+
+    @classmethod
+    def decode(cls, data: bytes) -> "BlobRef":
+        """Raise DecodeError for anything else."""
+        try:
+            return cls.model_validate(msgpack.unpackb(data, strict_map_key=False))
+        except (ValidationError, ValueError, TypeError, msgpack.UnpackException) as error:
+            raise DecodeError(f"not a reference to an envelope: {error}") from error
 
 
 class Item(_Model):
@@ -80,17 +113,21 @@ class Caller(_Model):
     tenant: str = ""
     key: bytes | None = None
     """Key of the producer's record."""
+    source: str | None = None
+    """topic/partition/offset of the producer's record."""
+    headers: dict[str, bytes] = Field(default_factory=dict)
+    """Of the producer's record, those that its answer repeats."""
 
 
 class ReplyTo(_Model):
     """Where the outcome goes."""
 
     via: Literal["ingress", "topic"] = "ingress"
-    replica: str = ""
+    replica: str = Field("", max_length=200)
     """Id of the waiting ingress replica; others ignore the reply."""
-    partition: int = 0
+    partition: int = Field(0, ge=0, lt=2**31)
     """Partition of `replies` that the replica reads."""
-    topic: str | None = None
+    topic: Annotated[str, AfterValidator(_require_topic_name)] | None = None
     """Full topic name for outside producers; None: the fleet's `responses`."""
 
 
@@ -127,7 +164,7 @@ class Hop(_Model):
 
 class Envelope(_Model):
     version: Literal[1] = VERSION
-    id: str
+    id: RequestId
     """Internal request id; key of every record; see `ids`."""
     kind: Kind
     route: list[Stop] = Field(default_factory=list)
@@ -137,7 +174,7 @@ class Envelope(_Model):
     """The caller wants the answer as it grows."""
     run: str | None = None
     """Set while the answer still grows: the execution of prefill that this copy comes from."""
-    at: int = 0
+    at: int = Field(0, ge=0)
     """Index in `route` of the stop this record is for. An empty route: not admitted yet."""
     attempt: int = 0
     """Retries of the current stop so far."""
@@ -184,7 +221,8 @@ class Envelope(_Model):
         """Raise DecodeError for anything that is not an envelope of this version."""
         try:
             return cls.model_validate(msgpack.unpackb(data, strict_map_key=False))
-        except (ValidationError, ValueError, msgpack.UnpackException) as error:
+        # TypeError: a map whose key is a list.
+        except (ValidationError, ValueError, TypeError, msgpack.UnpackException) as error:
             raise DecodeError(f"not an envelope: {error}") from error
 
 

@@ -3,6 +3,7 @@
     FleetError
     ├── ApiError        the caller's answer is an error body (01-render §1); never retried
     ├── Transient       may work in a moment: the loop retries within attempts and deadline
+    ├── Away            store or broker do not answer: the loop waits, which uses up no attempt
     ├── EmbeddingMissing  prefill found no embedding: the coordinator heals or refuses
     └── DecodeError     bytes that are not what the topic promises: dead letter
 
@@ -30,6 +31,7 @@ class FailureCode(StrEnum):
     UPSTREAM_TIMEOUT = "upstream_timeout"
     UNDECODABLE = "undecodable"
     UNAVAILABLE = "unavailable"
+    UNDELIVERABLE = "undeliverable"
     INTERNAL = "internal_error"
 
 
@@ -96,6 +98,16 @@ class Transient(FleetError):
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.deadline_ms = deadline_ms
+
+
+class Away(FleetError):
+    """Something that every request needs does not answer now; nothing is wrong with the request.
+
+    It waits and is tried again, however often, until `deadline_ms` (Unix milliseconds) at most: the
+    handler is asked once more then, and answers that it is too late.
+    """
+
+    deadline_ms: float | None = None
 
 
 class EmbeddingMissing(FleetError):

@@ -23,6 +23,7 @@ def build_coordinator(shared: Shared) -> CoordinatorHandler:
             topics=shared.topics,
             timeout_s=shared.plan.ingress.request_timeout_s,
             trusted_tenants=shared.plan.fleet.trusted_tenants,
+            echo_headers=shared.plan.fleet.echo_headers,
         ),
         metadata_modalities=shared.media.with_metadata,
     )

@@ -46,11 +46,13 @@ def services_of(shared: Shared, readiness: Readiness, front: Front | None) -> It
             yield Service("media", media.start, lambda _: media.close())
     for stage in [*stages, *build_other_stages(shared, tokenizer)]:
         yield _stage(stage, readiness)
-        loop = _Loop(shared, stage.stop.value, [stage.stop], _handler_of(stage, shared))
+        source = shared.topics.of(stage.stop)
+        loop = _Loop(shared, stage.stop.value, [source], _handler_of(stage, shared))
         liveness.append(loop.is_stuck)
         yield loop.service(readiness)
     if Role.COORDINATOR in roles:
-        sources = [None, Stop.COORDINATE]
+        topics = shared.topics
+        sources = [topics.requests, topics.admissions, topics.of(Stop.COORDINATE)]
         loop = _Loop(shared, "coordinator", sources, lambda: build_coordinator(shared))
         liveness.append(loop.is_stuck)
         yield loop.service(readiness)
@@ -65,14 +67,13 @@ class _Loop:
         self,
         shared: Shared,
         role: str,
-        sources: list[Stop | None],
+        topics: list[str],
         make_handler: Callable[[], Handler],
     ) -> None:
-        """`sources`: the stops whose topics are read; None: the public `requests`."""
+        """`topics`: those that are read."""
         self._shared = shared
         self._role = role
-        topics = shared.topics
-        self._topics = [topics.requests if s is None else topics.of(s) for s in sources]
+        self._topics = topics
         self._make_handler = make_handler
         self._loop: ConsumeLoop | None = None
 

@@ -69,6 +69,7 @@ def open_shared(
     blobs = open_blobs(plan.fleet.store, max_memory_bytes=plan.fleet.store_memory_bytes)
     scratch = _scratch(plan, ec_transfer)
     limits = _limits(plan, directory, environ)
+    bus = wrap_bus(open_bus(plan.fleet.bus, plan.fleet))
     return Shared(
         plan=plan,
         topics=topics,
@@ -76,9 +77,9 @@ def open_shared(
         limits=limits,
         media=media,
         telemetry=_telemetry(plan, environ),
-        bus=wrap_bus(open_bus(plan.fleet.bus, plan.fleet)),
+        bus=bus,
         blobs=blobs,
-        delivery=Delivery(blobs, topics),
+        delivery=Delivery(blobs, topics, bus=bus),
         bodies=RequestBodies(limits),
         encoder_cache=_encoder_cache(plan, directory, ec_transfer, scratch),
         scratch=scratch,

@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 from runtime.errors import SettingsError, StoreError
 from runtime.storage import Embedding, EncoderCache
 from runtime.storage.digest import digest_of
+from runtime.storage.faults import store_error
 from runtime.storage.files import write_whole
 from runtime.storage.names import require_path, require_plain
 from runtime.storage.safetensors import PREFIX_BYTES, Layout, head_of, header_length, layout_of
@@ -103,7 +104,7 @@ def _write(path: Path, chunks: Sequence[bytes], *, fsync: bool) -> None:
     try:
         write_whole(str(path), chunks, fsync=fsync)
     except OSError as error:
-        raise StoreError(f"cannot write {path.parent.name}: {error.strerror}") from error
+        raise store_error(error, f"cannot write {path.parent.name}") from error
 
 
 def _try_read(
@@ -121,7 +122,7 @@ def _try_read(
     except StoreError:
         return None
     except OSError as error:
-        raise StoreError(f"cannot read {path.parent.name}: {error.strerror}") from error
+        raise store_error(error, f"cannot read {path.parent.name}") from error
     expected = {known for known in (layout.checksum, checksum) if known is not None}
     if len(data) != layout.num_bytes or (expected and expected != {digest_of(data)}):
         return None
@@ -136,7 +137,7 @@ def _try_layout(path: Path) -> Layout | None:
     except (FileNotFoundError, StoreError):
         return None
     except OSError as error:
-        raise StoreError(f"cannot read {path.parent.name}: {error.strerror}") from error
+        raise store_error(error, f"cannot read {path.parent.name}") from error
 
 
 def _read_layout(file: BinaryIO) -> Layout:

@@ -134,7 +134,8 @@ async def test_replicas_on_one_partition_do_not_eat_each_others_replies(fleet):
 
 
 @pytest.mark.parametrize("value", [b"", b"\xc1", msgpack.packb([1]), msgpack.packb({"id": 1}),
-                                   msgpack.packb({"id": "x"})])  # fmt: skip
+                                   msgpack.packb({"id": "x"}), b"\x81\x91\x01\x02",
+                                   b"\x91" * 2000])  # fmt: skip
 async def test_a_reply_that_is_none_is_skipped(fleet, gateway, value):
     async def answer_after_rubbish() -> None:
         await fleet.until_seen(1)

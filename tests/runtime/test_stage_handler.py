@@ -7,7 +7,7 @@ import pytest
 from runtime.bus import Record
 from runtime.delivery import Delivery
 from runtime.stage import Job
-from runtime.stage_handler import StageHandler
+from runtime.stage_handler import StageHandler, decode_record
 from runtime.storage.memory_blobs import MemoryBlobs
 from schemas.envelope import Base64Of, BlobRef, Caller, Envelope, Outcome, ReplyTo, now_ms
 from schemas.errors import ApiError, DecodeError, EmbeddingMissing
@@ -204,3 +204,9 @@ async def test_an_answer_too_large_for_a_record_is_a_failure_with_a_code():
     assert answer["error"]["code"] == "response_too_large"
     assert answer["response"]["status_code"] == 413
     assert len(out.value) < 1_000
+
+
+@pytest.mark.parametrize("value", [None, b"", b"\xc1", b"\x81\x91\x01\x02", b"\x91" * 2000, b"{}"])
+def test_whatever_is_no_envelope_is_a_decode_error(value):
+    with pytest.raises(DecodeError):
+        decode_record(Record("t", 0, 0, b"k", value))
