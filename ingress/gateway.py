@@ -1,6 +1,7 @@
 """Puts a request on the bus and waits for its outcome. Knows neither HTTP nor what a body holds."""
 
 import asyncio
+import logging
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -8,6 +9,7 @@ from contextlib import asynccontextmanager
 from ingress.pending import PendingReplies, Replies
 from ingress.replies import ReplyReader, reply_partition
 from runtime.bus import Bus, Outgoing, TopicPartition
+from runtime.delivery import failure, outcome_name, packed_outcome
 from runtime.errors import BusError, StoreError
 from runtime.grants import grant
 from runtime.stage import Job
@@ -24,9 +26,12 @@ from schemas.envelope import (
 )
 from schemas.errors import ApiError
 from schemas.ids import random_id
+from schemas.records.control import CONTROL_PARTITION, Abort
 from schemas.records.reply import StreamPiece
 from schemas.routes import Kind
 from schemas.topics import MAX_RECORD_BYTES, Topics
+
+logger = logging.getLogger(__name__)
 
 _HEADERS = {"content-type": CONTENT_TYPE.encode()}
 
@@ -50,6 +55,7 @@ class Gateway:
         self._replica = replica or uuid.uuid4().hex
         self._reader = ReplyReader(bus, blobs, self._pending, replica=self._replica)
         self._partition = 0
+        self._aborting: set[asyncio.Task[None]] = set()
 
     @property
     def in_flight(self) -> int:
@@ -70,6 +76,7 @@ class Gateway:
         await self._reader.start(TopicPartition(self._topics.replies, self._partition))
 
     async def close(self) -> None:
+        await asyncio.gather(*self._aborting, return_exceptions=True)
         await self._reader.close()
 
     async def wait(self) -> None:
@@ -98,8 +105,7 @@ class Gateway:
 
         ApiError 504 at the deadline, 503 where the fleet is full or cannot be reached.
 
-        Who leaves the block early leaves nothing behind here; work that is under way goes on and
-        its replies are ignored.
+        Who leaves the block early leaves nothing behind: the fleet is told to stop.
         """
         envelope = self._envelope(kind, raw_body, caller, deadline_ms, pin, request_id)
         del raw_body  # may be large, and is in the store or on the bus while we wait
@@ -109,7 +115,29 @@ class Gateway:
                 await self._send(envelope)
             if on_sent is not None:
                 on_sent()
-            yield Answer(replies, deadline_ms)
+            answer = Answer(replies, deadline_ms)
+            try:
+                yield answer
+            finally:
+                if not answer.is_complete:
+                    self._abandon(envelope.id, deadline_ms)
+
+    def _abandon(self, request_id: str, deadline_ms: int) -> None:
+        task = asyncio.create_task(self._abort(request_id, deadline_ms))
+        self._aborting.add(task)
+        task.add_done_callback(self._aborting.discard)
+
+    async def _abort(self, request_id: str, deadline_ms: int) -> None:
+        """End the request with an outcome of its own, and stop who works on it."""
+        outcome = failure(_cancelled())
+        abort = Abort(id=request_id, deadline_ms=deadline_ms)
+        topic, key = self._topics.control, request_id.encode()
+        record = Outgoing(topic, key, abort.encode(), partition=CONTROL_PARTITION)
+        try:
+            await self._bus.send(record)
+            await self.blobs.put_if_absent(outcome_name(request_id), packed_outcome(outcome))
+        except (BusError, StoreError) as error:  # the deadline ends it, then
+            logger.warning("abort_failed", extra={"error": str(error)})
 
     def _envelope(
         self,
@@ -156,11 +184,15 @@ class Answer:
     def __init__(self, replies: Replies, deadline_ms: int) -> None:
         self._replies = replies
         self._deadline_ms = deadline_ms
+        self.is_complete = False
+        """Whether its outcome was read."""
 
     async def next(self) -> StreamPiece | Outcome:
         """A piece of the answer, or its outcome, the last of all. ApiError 504 at the deadline."""
         async with _until(self._deadline_ms):
-            return await self._replies.next()
+            reply = await self._replies.next()
+        self.is_complete = isinstance(reply, Outcome)
+        return reply
 
 
 @asynccontextmanager
@@ -170,6 +202,14 @@ async def _until(deadline_ms: int) -> AsyncGenerator[None, None]:
             yield
     except TimeoutError:
         raise _too_late() from None
+
+
+def _cancelled() -> ApiError:
+    return ApiError(
+        "The client left before the request was answered.",
+        status=499,
+        type="RequestCancelled",
+    )
 
 
 def _too_late() -> ApiError:

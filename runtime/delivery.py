@@ -98,7 +98,7 @@ class Delivery:
                 raise
             # Better told twice than not before the store is back.
             outcome = failure(expired(envelope))
-            stored = _packed(outcome)
+            stored = packed_outcome(outcome)
         if envelope.reply.via == "ingress":
             return [self._reply(envelope, outcome, len(stored))]
         return [await self._response(envelope, outcome)]
@@ -117,7 +117,7 @@ class Delivery:
 
     async def _settle(self, request_id: str, outcome: Outcome) -> tuple[Outcome, bytes]:
         name = outcome_name(request_id)
-        packed = _packed(outcome)
+        packed = packed_outcome(outcome)
         if await self.blobs.put_if_absent(name, packed):
             return outcome, packed
         earlier = await self.blobs.get_named(name)
@@ -217,7 +217,7 @@ async def read_body(outcome: Outcome, blobs: BlobStore) -> bytes:
     return b"".join(pieces)
 
 
-def _packed(outcome: Outcome) -> bytes:
+def packed_outcome(outcome: Outcome) -> bytes:
     packed: bytes = msgpack.packb(outcome.model_dump(exclude_defaults=True))
     return packed
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from runtime import flow
+from runtime.aborts import Aborts
 from runtime.backlog import Backlog, Work
 from runtime.bus import Bus, Outgoing, Record, TopicPartition
 from runtime.committer import Committer
@@ -33,6 +34,7 @@ _BUS_AWAY_S = 0.5
 _MIN_LEAVE_S = 2.0
 # Of the time to stop in; the rest is for the last commit and for leaving.
 _WORK_SHARE = 0.8
+_ABORTED = Done("aborted", 0)
 
 
 class ConsumeLoop:
@@ -49,7 +51,9 @@ class ConsumeLoop:
         retry: RetryPolicy | None = None,
         telemetry: RoleTelemetry | None = None,
         commit_interval_s: float = 0.05,
+        aborts: Aborts | None = None,
     ) -> None:
+        """`aborts`: keys of records that are not worth handling any more."""
         self._group = group
         self._limits = limits or Limits()
         self._telemetry = telemetry or Telemetry().role(group)
@@ -72,6 +76,9 @@ class ConsumeLoop:
         self._is_stopping = False
         self._seen_alive = time.monotonic()
         self._look_ahead_at = 0.0
+        self._aborts = aborts or Aborts()
+        self._aborts.watch(self._abort)
+        self._aborted: set[Work] = set()
 
     # Called by the owner.
 
@@ -226,6 +233,11 @@ class ConsumeLoop:
             self._start(work)
 
     def _start(self, work: Work) -> None:
+        if self._aborts.has(work.record.key):
+            self._backlog.finish(work)
+            self._finish(work)
+            report(self._telemetry, work, _ABORTED, 0.0)
+            return
         work.attempts += 1
         context = contextvars.copy_context()
         context.run(bind_record, work)
@@ -240,20 +252,34 @@ class ConsumeLoop:
     def _settle(self, work: Work, started: float, task: asyncio.Task[Done | Again]) -> None:
         """Free the slot and let the next go on. A cancelled record returns, here or elsewhere."""
         del self._tasks[work]
-        result = None if task.cancelled() else self._result_of(task)
+        result = self._result_of(work, task)
         if isinstance(result, Again):
             self._postpone(work, result)
         else:
             self._backlog.finish(work)
         if isinstance(result, Done):
-            work.tracker.finish(work.record.offset)
-            self._committer.wake()
+            self._finish(work)
         self._dispatch()
         self._has_room.set()
         self._telemetry.load(records=self._backlog.running, held_bytes=self._backlog.bytes)
         report(self._telemetry, work, result, time.perf_counter() - started)
 
-    def _result_of(self, task: asyncio.Task[Done | Again]) -> Done | Again | None:
+    def _finish(self, work: Work) -> None:
+        work.tracker.finish(work.record.offset)
+        self._committer.wake()
+
+    def _abort(self, key: bytes) -> None:
+        """Stop what runs for the key; what waits for it is dropped when its turn comes."""
+        for work, task in self._tasks.items():
+            if work.record.key == key:
+                self._aborted.add(work)
+                task.cancel()
+
+    def _result_of(self, work: Work, task: asyncio.Task[Done | Again]) -> Done | Again | None:
+        is_aborted = work in self._aborted
+        self._aborted.discard(work)
+        if task.cancelled():
+            return _ABORTED if is_aborted else None
         if (error := task.exception()) is None:
             return task.result()
         self._die(error, "execution")

@@ -28,6 +28,7 @@ class FailureCode(StrEnum):
     DEADLINE_EXCEEDED = "deadline_exceeded"
     EMBEDDING_MISSING = "embedding_missing"
     STREAM_DIVERGED = "stream_diverged"
+    CANCELLED = "cancelled"
     UPSTREAM_TIMEOUT = "upstream_timeout"
     UNDECODABLE = "undecodable"
     UNAVAILABLE = "unavailable"
@@ -78,6 +79,7 @@ _CODE_OF_STATUS = {
     403: FailureCode.PERMISSION_DENIED,
     404: FailureCode.NOT_FOUND,
     413: FailureCode.REQUEST_TOO_LARGE,
+    499: FailureCode.CANCELLED,
     422: FailureCode.UNPROCESSABLE_MEDIA,
     501: FailureCode.NOT_IMPLEMENTED,
     503: FailureCode.UNAVAILABLE,

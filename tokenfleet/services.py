@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterator
 
+from runtime.aborts import AbortReader, Aborts
 from runtime.execution import Handler
 from runtime.flow import Limits
 from runtime.health import Check, HealthServer, Readiness
@@ -36,6 +37,9 @@ def services_of(shared: Shared, readiness: Readiness, front: Front | None) -> It
         yield Service("store", proof.prove, _nothing)
     yield _routine("watchdog", Watchdog(shared.telemetry).run)
     yield _routine("sweeper", Sweeper(shared.blobs, shared.plan.fleet.store_max_age_s).run)
+    aborts = Aborts()
+    reader = AbortReader(shared.bus, shared.topics, aborts)
+    yield Service("aborts", reader.start, lambda _: reader.stop(), reader.run)
     stages: list[Stage] = []
     tokenizer = None
     if Role.RENDER in roles:
@@ -47,13 +51,13 @@ def services_of(shared: Shared, readiness: Readiness, front: Front | None) -> It
     for stage in [*stages, *build_other_stages(shared, tokenizer)]:
         yield _stage(stage, readiness)
         source = shared.topics.of(stage.stop)
-        loop = _Loop(shared, stage.stop.value, [source], _handler_of(stage, shared))
+        loop = _Loop(shared, stage.stop.value, [source], _handler_of(stage, shared), aborts)
         liveness.append(loop.is_stuck)
         yield loop.service(readiness)
     if Role.COORDINATOR in roles:
         topics = shared.topics
         sources = [topics.requests, topics.admissions, topics.of(Stop.COORDINATE)]
-        loop = _Loop(shared, "coordinator", sources, lambda: build_coordinator(shared))
+        loop = _Loop(shared, "coordinator", sources, lambda: build_coordinator(shared), aborts)
         liveness.append(loop.is_stuck)
         yield loop.service(readiness)
     if front is not None:
@@ -69,12 +73,14 @@ class _Loop:
         role: str,
         topics: list[str],
         make_handler: Callable[[], Handler],
+        aborts: Aborts,
     ) -> None:
         """`topics`: those that are read."""
         self._shared = shared
         self._role = role
         self._topics = topics
         self._make_handler = make_handler
+        self._aborts = aborts
         self._loop: ConsumeLoop | None = None
 
     def service(self, readiness: Readiness) -> Service:
@@ -99,6 +105,7 @@ class _Loop:
             limits=Limits(records=fleet.max_in_flight, bytes=fleet.max_in_flight_bytes),
             retry=RetryPolicy(max_attempts=fleet.max_attempts),
             telemetry=self._shared.telemetry.role(self._role),
+            aborts=self._aborts,
         )
         await self._loop.start()
 
