@@ -150,7 +150,7 @@ class CoordinatorHandler:
         await off_loop(raw, check_request, envelope.kind, body, limits)
         envelope.route = plan(envelope.kind, body, envelope.pin)
         if isinstance(body, GenerateRequest):
-            await take_features(job, body)
+            await take_features(job, body, raw)
             if envelope.stop is Stop.RENDER:
                 return
             job.drop(REQUEST)
