@@ -7,12 +7,11 @@ than a request over HTTP could: no ids, partitions, references or deadlines of s
 from runtime.bus import Record
 from schemas.envelope import REQUEST, Caller, Envelope, ReplyTo
 from schemas.errors import DecodeError
+from schemas.limits import MAX_REQUEST_ID
 from schemas.routes import Kind
 
 MAX_DEADLINE_S = 24 * 3600.0
 """Of a request over HTTP, whatever its ingress says: as long as topics keep records."""
-MAX_CALLER_TEXT = 1024
-"""Characters of what a caller says about itself."""
 
 
 def read_admission(record: Record, num_reply_partitions: int) -> Envelope:
@@ -46,5 +45,5 @@ def _require_reply_partition(reply: ReplyTo, num_partitions: int) -> None:
 
 
 def _require_short(name: str, text: str | None) -> None:
-    if text is not None and len(text) > MAX_CALLER_TEXT:
+    if text is not None and len(text) > MAX_REQUEST_ID:
         raise DecodeError(f"{name} of {len(text)} characters")

@@ -1,26 +1,45 @@
 """Takes a generate body apart: items and their payloads into parts, the rest into a prompt."""
 
-import asyncio
+import msgpack
 
+from runtime.request_body import off_loop
 from runtime.stage import Job
 from schemas.envelope import PROMPTS, Item, kwargs_part, metadata_part
 from schemas.features import MultiModalFeatures
 from schemas.generate import GenerateRequest
 from schemas.mm_item import decode_item, encode_item, item_bytes, metadata_only
+from schemas.refusals import bad_request
 
+MAX_TRANSFER_BYTES = 1024 * 1024
+"""Of `ec_transfer_params`; a descriptor takes some 200 bytes."""
 _PAYLOADS = {"kwargs_data", "mm_metadata"}
 
 
-async def take_features(job: Job, body: GenerateRequest) -> None:
+async def take_features(job: Job, body: GenerateRequest, raw: bytes) -> None:
     """Fill items, parts and ec_transfer_params of the job's envelope from a validated body."""
+    _check_transfer_size(body.ec_transfer_params)
     job.envelope.ec_transfer_params = body.ec_transfer_params or None
-    job.write_msgpack(PROMPTS, [prompt_of(body)])
+    job.write(PROMPTS, await off_loop(raw, _packed_prompts, body))
     if body.features is None:
         return
-    job.envelope.items = items_of(body.features)
-    # Megabytes of base64: not on the event loop.
-    for name, data in (await asyncio.to_thread(payloads_of, body.features)).items():
+    job.envelope.items = await off_loop(raw, items_of, body.features)
+    for name, data in (await off_loop(raw, payloads_of, body.features)).items():
         job.write(name, data)
+
+
+def _packed_prompts(body: GenerateRequest) -> bytes:
+    packed: bytes = msgpack.packb([prompt_of(body)])
+    return packed
+
+
+def _check_transfer_size(params: object) -> None:
+    """They travel with the request to every later stop."""
+    size = len(msgpack.packb(params))
+    if size > MAX_TRANSFER_BYTES:
+        raise bad_request(
+            f"ec_transfer_params of {size} bytes are larger than the {MAX_TRANSFER_BYTES} accepted",
+            "ec_transfer_params",
+        )
 
 
 def prompt_of(body: GenerateRequest) -> dict[str, object]:

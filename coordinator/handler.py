@@ -158,7 +158,7 @@ class CoordinatorHandler:
         envelope.route = plan(envelope.kind, body, envelope.pin)
         envelope.streams = envelope.kind in STREAMING_KINDS and bool(getattr(body, "stream", False))
         if isinstance(body, GenerateRequest):
-            await take_features(job, body)
+            await take_features(job, body, raw)
             if envelope.stop is Stop.RENDER:
                 return
             job.drop(REQUEST)

@@ -18,6 +18,8 @@ from pydantic_core import from_json
 from runtime.bus import Record
 from schemas.envelope import REQUEST, Caller, Envelope, ReplyTo
 from schemas.errors import ApiError
+from schemas.json_size import is_light, num_values
+from schemas.limits import MAX_VALUES
 from schemas.routes import URL_OF_KIND, Kind
 from schemas.topics import MAX_REQUEST_RECORD_BYTES, Topics, is_topic_name
 
@@ -97,7 +99,9 @@ def received_at_ms(record: Record) -> int:
     A producer's own clock (CreateTime) is not asked: it may be wrong by any amount.
     """
     received_ms = int(record.received_ms)
-    return min(record.timestamp_ms, received_ms) if record.is_broker_time else received_ms
+    if not record.is_broker_time or record.timestamp_ms <= 0:
+        return received_ms
+    return min(record.timestamp_ms, received_ms)
 
 
 def request_id(record: Record, rules: SubmissionRules) -> str:
@@ -200,6 +204,8 @@ def _take_body(envelope: Envelope, value: bytes) -> None:
 
 def _decoded(value: bytes) -> object:
     """As lenient as can be, to find out what is meant; what is wrong is told by its own parser."""
+    if not is_light(value) and num_values(value, MAX_VALUES) > MAX_VALUES:
+        return None
     try:
         decoded: object = from_json(value)
     except ValueError:

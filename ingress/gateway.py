@@ -29,7 +29,7 @@ from schemas.ids import random_id
 from schemas.records.control import CONTROL_PARTITION, Abort
 from schemas.records.reply import StreamPiece
 from schemas.routes import Kind
-from schemas.topics import MAX_RECORD_BYTES, Topics
+from schemas.topics import Topics
 
 logger = logging.getLogger(__name__)
 
@@ -168,11 +168,8 @@ class Gateway:
             if isinstance(body := envelope.parts[REQUEST], BlobRef):
                 await grant(self.blobs, envelope.id, body)
             envelope.sent_ms = now_ms()
-            value = envelope.encode()
-            if len(value) > MAX_RECORD_BYTES:
-                raise _too_large()
             await self._bus.send(
-                Outgoing(self._topics.admissions, envelope.id.encode(), value, _HEADERS)
+                Outgoing(self._topics.admissions, envelope.id.encode(), envelope.encode(), _HEADERS)
             )
         except (BusError, StoreError) as error:
             raise _unreachable() from error
@@ -218,10 +215,6 @@ def _too_late() -> ApiError:
         status=504,
         type="GatewayTimeout",
     )
-
-
-def _too_large() -> ApiError:
-    return ApiError("The X-Request-Id is too long.", param="X-Request-Id")
 
 
 def _unreachable() -> ApiError:

@@ -5,8 +5,11 @@ What one role of a process has validated, the next one of the same process takes
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -17,6 +20,7 @@ from schemas.limits import ModelLimits
 from schemas.routes import Kind
 from schemas.validation import parse_body
 
+_T = TypeVar("_T")
 _INLINE_BYTES = 512 * 1024
 """A tenth of a millisecond where it is mostly a picture, some milliseconds at worst."""
 _MAX_KEPT = 64
@@ -30,12 +34,17 @@ one such body at a time, or they would add up."""
 
 async def parsed(kind: Kind, raw: bytes, limits: ModelLimits) -> BaseModel:
     """As `parse_body`, on the event loop only where that takes no time to speak of."""
+    return await off_loop(raw, parse_body, kind, raw, limits)
+
+
+async def off_loop(raw: bytes, work: Callable[..., _T], *arguments: Any) -> _T:
+    """Do something that takes as long as a body's text is large and full of values."""
     if not is_light(raw):
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(_HEAVY, parse_body, kind, raw, limits)
+        return await loop.run_in_executor(_HEAVY, partial(work, *arguments))
     if len(raw) <= _INLINE_BYTES:
-        return parse_body(kind, raw, limits)
-    return await asyncio.to_thread(parse_body, kind, raw, limits)
+        return work(*arguments)
+    return await asyncio.to_thread(work, *arguments)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import pytest
 from schemas.envelope import PROMPTS, REQUEST, Envelope, kwargs_part, metadata_part
 from schemas.routes import Kind, Stop
 from tests.coordinator.builders import (
+    admission,
     at_coordinator,
     coordinator,
     from_ingress,
@@ -72,7 +73,7 @@ async def test_an_expired_request_is_answered_without_work():
     envelope = Envelope.decode(incoming.value)
     envelope.deadline_ms = envelope.created_ms - 1
 
-    out = await handled(handler, record(envelope.encode(), headers=incoming.headers))
+    out = await handled(handler, admission(envelope))
 
     assert outcome_of(out)["code"] == "deadline_exceeded"
 

@@ -38,7 +38,7 @@ class FakeFleet:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        consumer = self.bus.consumer([self.topics.requests], group="fake")
+        consumer = self.bus.consumer([self.topics.admissions], group="fake")
         await consumer.start()
         self._task = asyncio.create_task(self._run(consumer))
 

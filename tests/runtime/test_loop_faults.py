@@ -9,7 +9,7 @@ import pytest
 from runtime.backlog import Work
 from runtime.bus import Bus, Outgoing, Record, TopicPartition
 from runtime.bus.memory import READ, MemoryBus
-from runtime.errors import BusError, OwnershipLost, StoreError
+from runtime.errors import BusError, OwnershipLost, StoreError, Undeliverable
 from runtime.execution import Done
 from runtime.flow import Limits
 from runtime.logs import JsonFormatter
@@ -93,7 +93,7 @@ async def test_an_output_that_the_bus_refuses_is_given_up(bus, topics):
     async with running(bus, topics, handler):
         await written(bus, topics.dead_letter, 1)
 
-    assert [type(error) for _, error, _ in handler.given_up] == [BusError]
+    assert [type(error) for _, error, _ in handler.given_up] == [Undeliverable]
 
 
 async def test_a_store_that_is_away_is_a_reason_to_try_again(bus, topics):
