@@ -58,21 +58,31 @@ class AbortReader:
         self._partition = TopicPartition(topics.control, CONTROL_PARTITION)
         self._aborts = aborts
         self._consumer: Consumer | None = None
+        self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Aborts from now on are seen."""
         self._consumer = self._bus.reader(self._partition)
         await self._consumer.start()
+        self._task = asyncio.create_task(self._read(self._consumer), name="abort-reader")
 
     async def stop(self) -> None:
+        """Safe to call twice, and after a failed start."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
         if self._consumer is not None:
             await self._consumer.stop()
 
     async def run(self) -> None:
-        assert self._consumer is not None, "started before it runs"
+        """Until the reader ends, which it does only by `stop` or a bug; raises what ended it."""
+        assert self._task is not None, "started before it runs"
+        await asyncio.shield(self._task)
+
+    async def _read(self, consumer: Consumer) -> None:
         while True:
             try:
-                records = await self._consumer.poll(max_records=500, timeout_s=_POLL_S)
+                records = await consumer.poll(max_records=500, timeout_s=_POLL_S)
             except BusError as error:
                 logger.warning("aborts_unreadable", extra={"error": str(error)})
                 await asyncio.sleep(_RETRY_S)
