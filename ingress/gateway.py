@@ -1,13 +1,14 @@
 """Puts a request on the bus and waits for its outcome. Knows neither HTTP nor what a body holds."""
 
 import asyncio
+import time
 import uuid
 from collections.abc import Callable
 
 from ingress.pending import PendingReplies
 from ingress.replies import ReplyReader, reply_partition
 from runtime.bus import Bus, Outgoing, TopicPartition
-from runtime.errors import BusError, StoreError
+from runtime.errors import BusError, StoreAway, StoreError
 from runtime.grants import grant
 from runtime.stage import Job
 from runtime.storage import BlobStore
@@ -26,6 +27,8 @@ from schemas.ids import random_id
 from schemas.routes import Kind
 from schemas.topics import Topics
 
+_STORE_AWAY_S = 10.0
+_STORE_PAUSE_S = 0.25
 _HEADERS = {"content-type": CONTENT_TYPE.encode()}
 
 
@@ -134,15 +137,27 @@ class Gateway:
 
     async def _send(self, envelope: Envelope) -> None:
         try:
-            await Job(envelope, self.blobs).pack()
-            if isinstance(body := envelope.parts[REQUEST], BlobRef):
-                await grant(self.blobs, envelope.id, body)
+            await self._store(envelope)
             envelope.sent_ms = now_ms()
             await self._bus.send(
                 Outgoing(self._topics.admissions, envelope.id.encode(), envelope.encode(), _HEADERS)
             )
         except (BusError, StoreError) as error:
             raise _unreachable() from error
+
+    async def _store(self, envelope: Envelope) -> None:
+        """Put a large body into the store. One that is away for a moment is waited for."""
+        give_up_at = time.monotonic() + _STORE_AWAY_S
+        while True:
+            try:
+                await Job(envelope, self.blobs).pack()
+                if isinstance(body := envelope.parts[REQUEST], BlobRef):
+                    await grant(self.blobs, envelope.id, body)
+                return
+            except StoreAway:
+                if time.monotonic() > give_up_at:
+                    raise
+            await asyncio.sleep(_STORE_PAUSE_S)
 
 
 def _too_late() -> ApiError:
