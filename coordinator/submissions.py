@@ -127,12 +127,13 @@ def echoed_headers(record: Record, names: tuple[str, ...]) -> dict[str, bytes]:
 
 
 def _take_headers(envelope: Envelope, record: Record, rules: SubmissionRules) -> None:
-    """Where the answer goes comes first: every other refusal goes there, too."""
+    """Where the answer goes, and how it is known there, comes first: refusals need both."""
+    is_short = record.key is not None and len(record.key) <= MAX_KEY_BYTES
+    envelope.caller.key = record.key if is_short else None
     if (raw := record.headers.get("reply-to")) is not None:
         envelope.reply.topic = _reply_topic(raw, rules.topics)
-    if record.key is not None and len(record.key) > MAX_KEY_BYTES:
+    if record.key is not None and not is_short:
         raise _too_long("key", len(record.key), MAX_KEY_BYTES)
-    envelope.caller.key = record.key
     for name in ("idempotency-key", "x-tenant"):
         if len(value := record.headers.get(name, b"")) > MAX_NAME_BYTES:
             raise _too_long(name, len(value), MAX_NAME_BYTES)

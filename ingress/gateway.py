@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -10,7 +11,7 @@ from ingress.pending import PendingReplies, Replies
 from ingress.replies import ReplyReader, reply_partition
 from runtime.bus import Bus, Outgoing, TopicPartition
 from runtime.delivery import failure, outcome_name, packed_outcome
-from runtime.errors import BusError, StoreError
+from runtime.errors import BusError, StoreAway, StoreError
 from runtime.grants import grant
 from runtime.stage import Job
 from runtime.storage import BlobStore
@@ -33,6 +34,8 @@ from schemas.topics import Topics
 
 logger = logging.getLogger(__name__)
 
+_STORE_AWAY_S = 10.0
+_STORE_PAUSE_S = 0.25
 _HEADERS = {"content-type": CONTENT_TYPE.encode()}
 
 
@@ -164,15 +167,27 @@ class Gateway:
 
     async def _send(self, envelope: Envelope) -> None:
         try:
-            await Job(envelope, self.blobs).pack()
-            if isinstance(body := envelope.parts[REQUEST], BlobRef):
-                await grant(self.blobs, envelope.id, body)
+            await self._store(envelope)
             envelope.sent_ms = now_ms()
             await self._bus.send(
                 Outgoing(self._topics.admissions, envelope.id.encode(), envelope.encode(), _HEADERS)
             )
         except (BusError, StoreError) as error:
             raise _unreachable() from error
+
+    async def _store(self, envelope: Envelope) -> None:
+        """Put a large body into the store. One that is away for a moment is waited for."""
+        give_up_at = time.monotonic() + _STORE_AWAY_S
+        while True:
+            try:
+                await Job(envelope, self.blobs).pack()
+                if isinstance(body := envelope.parts[REQUEST], BlobRef):
+                    await grant(self.blobs, envelope.id, body)
+                return
+            except StoreAway:
+                if time.monotonic() > give_up_at:
+                    raise
+            await asyncio.sleep(_STORE_PAUSE_S)
 
 
 class Answer:

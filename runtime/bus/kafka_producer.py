@@ -35,91 +35,80 @@ class KafkaProducers:
 
     def __init__(self, client: Mapping[str, Any]) -> None:
         self._client = client
-        self._own: AIOKafkaProducer | None = None
-        self._lone: AIOKafkaProducer | None = None
+        self._batching: _Producer | None = None
+        self._lone: _Producer | None = None
         self._starting = asyncio.Lock()
         self._retiring: set[asyncio.Task[None]] = set()
         self._is_stopped = False
 
     async def start(self) -> None:
-        self._own = await self._started(self._batching())
-        self._lone = await self._started(self._separate())
+        await self._batching_one()
+        await self._lone_one()
 
     async def stop(self) -> None:
         """What is under way is written, within some seconds."""
         self._is_stopped = True
-        own, lone = self._own, self._lone
-        self._own = self._lone = None
-        stops = [asyncio.create_task(_stop(producer)) for producer in (own, lone) if producer]
-        await asyncio.gather(*stops, *self._retiring, return_exceptions=True)
+        async with self._starting:
+            producers = [producer for producer in (self._batching, self._lone) if producer]
+            self._batching = self._lone = None
+        await asyncio.gather(*(producer.stop() for producer in producers), *self._retiring)
 
     async def send(self, record: Outgoing, *, is_own: bool) -> tuple[int, int]:
         """Raise BusError: what it says is about this record, not about others beside it."""
-        if is_own and (placed := await self._send_in_batch(record)):
-            return placed
         with translated():
-            return await _written(await self._lone_producer(), record)
+            if is_own and (placed := await self._send_in_batch(record)):
+                return placed
+            return await (await self._lone_one()).send(record)
 
     async def _send_in_batch(self, record: Outgoing) -> tuple[int, int] | None:
         """None: the producer is out of step, perhaps by somebody else's record."""
-        producer = await self._own_producer()
+        producer = await self._batching_one()
         try:
-            return await _written(producer, record)
-        except KafkaTimeoutError as error:  # full: it was not taken
-            with translated():
-                raise error
+            return await producer.send(record)
+        except KafkaTimeoutError:  # full: it was not taken
+            raise
         except KafkaError as error:
             self._retire(producer, error)
             return None
 
-    async def _own_producer(self) -> AIOKafkaProducer:
+    async def _batching_one(self) -> "_Producer":
         async with self._starting:
-            if self._own is None:
-                self._own = await self._started(self._batching())
-            return self._own
+            if self._batching is None:
+                options = {"enable_idempotence": True, "max_batch_size": MAX_RECORD_BYTES}
+                self._batching = await self._started(options)
+            return self._batching
 
-    async def _lone_producer(self) -> AIOKafkaProducer:
+    async def _lone_one(self) -> "_Producer":
         async with self._starting:
             if self._lone is None:
-                self._lone = await self._started(self._separate())
+                # No second record fits into a batch of one byte; the first always does.
+                self._lone = await self._started({"max_batch_size": 1})
             return self._lone
 
-    async def _started(self, producer: AIOKafkaProducer) -> AIOKafkaProducer:
-        try:
-            if self._is_stopped:
-                raise BusError("the bus is stopped", retriable=False)
-            async with asyncio.timeout(_START_S):
-                with translated():
-                    await producer.start()
-            return producer
-        except BaseException as error:
-            await _stop(producer)
-            if isinstance(error, TimeoutError):
-                raise BusError("no broker gave the producer its id in time") from error
-            raise
-
-    def _retire(self, producer: AIOKafkaProducer, error: Exception) -> None:
-        if self._own is not producer:
-            return
-        self._own = None
+    async def _started(self, options: Mapping[str, Any]) -> "_Producer":
         if self._is_stopped:
+            raise BusError("the bus is stopped", retriable=False)
+        producer = _Producer({**self._client, **options})
+        await producer.start()
+        return producer
+
+    def _retire(self, producer: "_Producer", error: Exception) -> None:
+        if self._batching is not producer:
             return
+        self._batching = None
         logger.warning("producer_replaced", extra={"error": repr(error)})
         # Its other partitions are in step: what is under way to them is finished.
-        task = asyncio.create_task(_stop(producer), name="retire producer")
+        task = asyncio.create_task(producer.stop(), name="retire producer")
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
 
-    def _batching(self) -> AIOKafkaProducer:
-        return self._producer(enable_idempotence=True, max_batch_size=MAX_RECORD_BYTES)
 
-    def _separate(self) -> AIOKafkaProducer:
-        # No second record fits into a batch of one byte; the first always does.
-        return self._producer(max_batch_size=1)
+class _Producer:
+    """One of aiokafka's, from its start to its end; at the end nobody waits for it any more."""
 
-    def _producer(self, **options: Any) -> AIOKafkaProducer:
-        return AIOKafkaProducer(
-            **self._client,
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._asking: set[asyncio.Task[Any]] = set()
+        self._producer = AIOKafkaProducer(
             **options,
             acks="all",
             # A lone record goes at once; what comes while a request is out goes together.
@@ -130,28 +119,53 @@ class KafkaProducers:
             compression_type=None,
         )
 
+    async def start(self) -> None:
+        try:
+            async with asyncio.timeout(_START_S):
+                await self._producer.start()
+        except BaseException as error:
+            await self.stop()
+            if isinstance(error, TimeoutError):
+                raise BusError("no broker gave the producer its id in time") from error
+            raise
 
-async def _written(producer: AIOKafkaProducer, record: Outgoing) -> tuple[int, int]:
-    try:
-        acknowledged = await producer.send_and_wait(
-            record.topic,
-            record.value,
-            record.key,
-            partition=record.partition,
-            headers=list(record.headers.items()),
-        )
-    except AssertionError as error:  # of a partition that was added a moment ago
-        producer.client.force_metadata_update()
-        raise BusError(f"{record.topic} has no partition {record.partition} yet") from error
-    return acknowledged.partition, acknowledged.offset
+    async def send(self, record: Outgoing) -> tuple[int, int]:
+        if self._producer.client.cluster.partitions_for_topic(record.topic) is None:
+            await self._ask_about(record.topic)
+        try:
+            acknowledged = await self._producer.send_and_wait(
+                record.topic,
+                record.value,
+                record.key,
+                partition=record.partition,
+                headers=list(record.headers.items()),
+            )
+        except AssertionError as error:  # of a partition that was added a moment ago
+            self._producer.client.force_metadata_update()
+            raise BusError(f"{record.topic} has no partition {record.partition} yet") from error
+        return acknowledged.partition, acknowledged.offset
 
+    async def stop(self) -> None:
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await self._producer.stop()
+        except (KafkaError, TimeoutError) as error:
+            logger.warning("producer_not_stopped", extra={"error": repr(error)})
+            self._producer._message_accumulator.fail_all(ProducerClosed())
+            await self._producer.client.close()
+        for asking in self._asking:
+            asking.cancel()
 
-async def _stop(producer: AIOKafkaProducer) -> None:
-    try:
-        async with asyncio.timeout(_STOP_S):
-            await producer.stop()
-    except (KafkaError, TimeoutError) as error:
-        logger.warning("producer_not_stopped", extra={"error": repr(error)})
-        # Or who waits for an answer waits for ever.
-        producer._message_accumulator.fail_all(ProducerClosed())
-        await producer.client.close()
+    async def _ask_about(self, topic: str) -> None:
+        """A connection that is closed meanwhile never answers: `stop` ends the wait."""
+        asking = asyncio.create_task(self._producer.partitions_for(topic))
+        self._asking.add(asking)
+        asking.add_done_callback(self._asking.discard)
+        try:
+            await asyncio.wait([asking])
+        finally:
+            if not asking.done():
+                asking.cancel()
+        if asking.cancelled():
+            raise ProducerClosed
+        asking.result()

@@ -133,6 +133,13 @@ def test_a_refusal_goes_where_the_record_wants_its_answer():
     assert read.envelope.reply.topic == "mine"
 
 
+def test_a_refused_destination_is_told_under_the_records_own_key():
+    read = read_submission(record(headers={"reply-to": b".."}), RULES)
+
+    assert read.error.param == "reply-to"
+    assert (read.envelope.caller.key, read.envelope.reply.topic) == (b"k", None)
+
+
 @pytest.mark.parametrize("prefix", ["", "fleet."])
 def test_topics_of_the_fleet_are_no_destinations_whatever_its_prefix(prefix):
     topics = Topics(prefix)

@@ -6,7 +6,7 @@ import pytest
 from ingress.gateway import Gateway
 from ingress.replies import reply_partition
 from runtime.bus.memory import MemoryBus
-from runtime.errors import BusError, StoreError
+from runtime.errors import BusError, StoreAway, StoreError
 from schemas.envelope import CONTENT_TYPE, REQUEST, BlobRef, Caller, Outcome
 from schemas.errors import ApiError, FailureCode
 from schemas.routes import Kind
@@ -41,6 +41,31 @@ async def test_a_large_body_is_claim_checked(fleet, gateway):
     part = fleet.seen[0].parts[REQUEST]
     assert isinstance(part, BlobRef)
     assert await fleet.blobs.get(part) == body
+
+
+@pytest.mark.parametrize(("patience_s", "status"), [(10, 200), (0, 503)])
+async def test_a_store_that_is_away_is_waited_for_so_long(
+    fleet, gateway, monkeypatch, patience_s, status
+):
+    monkeypatch.setattr("ingress.gateway._STORE_AWAY_S", patience_s)
+    monkeypatch.setattr("ingress.gateway._STORE_PAUSE_S", 0.001)
+    absences = [StoreAway("away")] * 3
+    put = fleet.blobs.put
+
+    async def put_later(data, **options):
+        if absences:
+            raise absences.pop()
+        return await put(data, **options)
+
+    monkeypatch.setattr(fleet.blobs, "put", put_later)
+    asking = submit(gateway, b'"' + b"a" * 300_000 + b'"')
+
+    if status == 200:
+        assert (await asking).status == 200
+    else:
+        with pytest.raises(ApiError) as caught:
+            await asking
+        assert caught.value.status == status
 
 
 async def test_an_outcome_too_large_for_a_record_is_read_from_the_store(fleet, gateway):

@@ -279,8 +279,9 @@ async def test_kafkas_own_topics_are_refused(bus: Bus, topics: Topics, topic: st
 async def test_a_producer_that_is_out_of_step_is_replaced(bus: Bus, topics: Topics, caplog):
     """As after a batch that failed for good: the broker waits for a number that never comes."""
     await bus.send(Outgoing(topics.responses, b"k", b"0"))
-    producer = bus._producers._own
-    producer._txn_manager.increment_sequence_number(TopicPartition(topics.responses, 0), 5)
+    producer = bus._producers._batching
+    numbers = producer._producer._txn_manager
+    numbers.increment_sequence_number(TopicPartition(topics.responses, 0), 5)
 
     sends = [bus.send(Outgoing(topics.responses, b"k", b"%d" % n)) for n in range(1, 10)]
     sends += [bus.send(Outgoing(topics.replies, b"k", b"beside")) for _ in range(10)]
@@ -293,7 +294,7 @@ async def test_a_producer_that_is_out_of_step_is_replaced(bus: Bus, topics: Topi
     values = {r.value for r in await take(reader, 11)}
     await reader.stop()
     assert values == {b"%d" % n for n in range(11)}
-    assert bus._producers._own is not producer
+    assert bus._producers._batching is not producer
     assert [r.message for r in caplog.records].count("producer_replaced") == 1
 
 
