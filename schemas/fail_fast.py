@@ -1,4 +1,4 @@
-"""Validators that stop at the first bad entry of a list, for bodies that may have a million of them.
+"""Validators that stop at a list's first bad entry, for bodies that may have a million of them.
 
 Each error of pydantic's is an object of a kilobyte; ten are told.
 """
