@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _SWITCH_S = 0.0005
-"""How late the loop, each time it has waited for something, takes the interpreter back from a thread
-that works on a large body; Python's own 5 ms add up to a second for a small chat."""
+"""How late the loop, each time it has waited for something, takes the interpreter back from a
+thread that works on a large body; Python's own 5 ms add up to a second for a small chat."""
 
 
 def run_loop(main: Coroutine[Any, Any, T]) -> T:

@@ -12,6 +12,7 @@ from ingress.server import HttpServer
 LIMITS = ConnectionLimits(max_head_bytes=8 * 1024, receive_timeout_s=30.0, max_connections=8)
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n"
 POST = b"POST / HTTP/1.1\r\nhost: x\r\n"
+CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 
 
 class Echo:
@@ -100,10 +101,10 @@ async def test_a_request_within_the_limits_is_answered(serve) -> None:
         (GET + b"".join(b"x-%d: 1\r\n" % i for i in range(257)) + b"\r\n",),
         (GET, *[b"x-a: " + b"a" * 100 + b"\r\n"] * 100),
         (
-            POST + b"transfer-encoding: chunked\r\n\r\n0\r\n",
+            POST + CHUNKED + b"0\r\n",
             *[b"x-a: " + b"a" * 999 + b"\r\n"] * 12,
         ),
-        (POST + b"transfer-encoding: chunked\r\n\r\n1;", *[b"a" * 100_000] * 9),
+        (POST + CHUNKED + b"1;", *[b"a" * 100_000] * 9),
         (b"\r\n" * 5_000,),
     ],
     ids=["large", "large-in-pieces", "many", "sum", "trailers", "chunk-extension", "blank"],
@@ -147,9 +148,7 @@ async def test_ambiguous_framing_is_refused_in_json(serve, framing: bytes) -> No
 async def test_chunks_may_not_be_mostly_frame(serve) -> None:
     chunk = b"1;" + b"a" * 4_000 + b"\r\n.\r\n"
 
-    status, body = await ask(
-        await serve(), POST + b"transfer-encoding: chunked\r\n\r\n", *[chunk] * 200
-    )
+    status, body = await ask(await serve(), POST + CHUNKED, *[chunk] * 200)
 
     assert (status, b"not data" in body) == (400, True)
 

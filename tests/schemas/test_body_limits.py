@@ -19,7 +19,7 @@ USER = {"role": "user", "content": "a"}
 PARAMETERS = [
     ("bad_words", ["a"] * 4_097),
     ("logit_bias", dict.fromkeys(map(str, range(16_385)), 1)),
-    ("stop", ["a"] * 1_025),
+    ("stop", ["a"] * 2_100),
     ("allowed_token_ids", [1] * 262_145),
     ("tools", [{}] * 1_025),
     ("messages", [USER] * 8_193),
