@@ -39,5 +39,5 @@ def _stopping(schema: Any) -> Any:
         return [_stopping(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {key: _stopping(value) for key, value in schema.items() if key != "metadata"}
+    found = {key: _stopping(value) for key, value in schema.items()}
     return found | {"fail_fast": True} if found.get("type") == "list" else found

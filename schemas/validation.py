@@ -133,9 +133,7 @@ def parse_body(kind: Kind, raw: bytes, limits: ModelLimits) -> BaseModel:
     return validated(kind, body, limits, is_light=is_light(raw))
 
 
-def validated(
-    kind: Kind, body: object, limits: ModelLimits, *, is_light: bool = False
-) -> BaseModel:
+def validated(kind: Kind, body: object, limits: ModelLimits, *, is_light: bool = True) -> BaseModel:
     """As `parse_body`, for a body that is decoded already. May change its nested objects.
 
     Of one that is not light a list's first bad entry is told, and no other.
