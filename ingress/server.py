@@ -64,6 +64,12 @@ class HttpServer:
         self._task = asyncio.create_task(self._server.serve([listener]), name="http-server")
         await self._server.listening.wait()
 
+    @property
+    def url(self) -> str:
+        """Where it listens, for people."""
+        host = self._address[0] or "0.0.0.0"
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
     async def wait(self) -> None:
         """Until the server ends, by `close` or by a fault."""
         if self._task is not None:

@@ -24,17 +24,22 @@ from schemas.refusals import bad_request
 _INNER = ("sampling_params", "structured_outputs", "chat_request", "completion_request")
 """Objects whose fields are bounded by their names, too, wherever they are."""
 _CONVERSATIONS = ("messages", "input")
+_HOLD_TEXT = {*MAX_INNER_CHARACTERS, "choice"}
 
 
-def check_limits(body: dict[str, Any]) -> None:
-    """Raise ApiError 400 naming the first parameter that holds too much."""
-    _check_keys(body)
+def check_limits(body: dict[str, Any], *, is_light: bool = False) -> None:
+    """Raise ApiError 400 naming the first parameter that holds too much.
+
+    Of one that is light (`schemas.json_size`) only what strings hold is looked at.
+    """
+    if not is_light:
+        _check_keys(body)
     for path, fields in _objects(body, ""):
         _require(path[:-1] or "body", len(fields), MAX_PARAMETERS, "parameters")
         for name, value in fields.items():
             if isinstance(value, str):
                 _require(path + name, len(value), MAX_CHARACTERS.get(name), "characters")
-            elif isinstance(value, list | dict):
+            elif isinstance(value, list | dict) and (not is_light or name in _HOLD_TEXT):
                 _check_container(path, name, value)
 
 

@@ -1,4 +1,4 @@
-"""Validators that stop at the first bad entry of a list, for bodies that may have a million of them.
+"""Validators that stop at a list's first bad entry, for bodies that may have a million of them.
 
 Each error of pydantic's is an object of a kilobyte; ten are told.
 """
@@ -39,5 +39,5 @@ def _stopping(schema: Any) -> Any:
         return [_stopping(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {key: _stopping(value) for key, value in schema.items() if key != "metadata"}
+    found = {key: _stopping(value) for key, value in schema.items()}
     return found | {"fail_fast": True} if found.get("type") == "list" else found

@@ -136,10 +136,10 @@ def parse_body(kind: Kind, raw: bytes, limits: ModelLimits) -> BaseModel:
 def validated(kind: Kind, body: object, limits: ModelLimits, *, is_light: bool = True) -> BaseModel:
     """As `parse_body`, for a body that is decoded already. May change its nested objects.
 
-    Of one that is not light, a list's first bad entry is told and no other.
+    Of one that is not light a list's first bad entry is told, and no other.
     """
     if isinstance(body, dict):
-        check_limits(body)
+        check_limits(body, is_light=is_light)
     validate = partial(_validate, body, {"limits": limits}, is_light)
     try:
         if kind in _BY_STREAM:

@@ -1,5 +1,6 @@
 """The HTTP front of a process: the gateway and the server before it, as services."""
 
+import logging
 from collections.abc import Iterator, Mapping
 
 from ingress.app import create_app
@@ -10,6 +11,8 @@ from runtime.health import Readiness
 from runtime.lifecycle import Service
 from tokenfleet.shared import Shared
 
+logger = logging.getLogger(__name__)
+
 
 class Front:
     """Made before the services start; `port` is known once they have."""
@@ -17,6 +20,7 @@ class Front:
     def __init__(self, shared: Shared, readiness: Readiness) -> None:
         plan = shared.plan
         self._readiness = readiness
+        self._model = shared.limits.served_name
         self.gateway = Gateway(
             shared.bus, shared.blobs, shared.topics, max_pending=plan.ingress.max_pending
         )
@@ -50,7 +54,11 @@ class Front:
     def services(self) -> Iterator[Service]:
         gateway, server = self.gateway, self._server
         yield Service("gateway", gateway.start, lambda _: gateway.close(), gateway.wait)
-        yield Service("http", server.start, lambda _: server.close(), server.wait)
+        yield Service("http", self._listen, lambda _: server.close(), server.wait)
+
+    async def _listen(self) -> None:
+        await self._server.start()
+        logger.info("listening", extra={"url": self._server.url, "model": self._model})
 
     async def _problems(self) -> Mapping[str, str]:
         return {f"problem_{i}": text for i, text in enumerate(self._readiness.reasons())}

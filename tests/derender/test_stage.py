@@ -293,12 +293,13 @@ async def test_ids_beyond_what_the_tokenizer_takes_are_the_callers_fault(start):
     assert caught.value.status == 400
 
 
-async def test_half_a_surrogate_pair_in_an_id_comes_back_as_it_came(start):
+async def test_half_a_surrogate_pair_in_an_id_is_refused(start):
     body = b'{"generate_response": {"request_id": "\\ud800", "choices": []}}'
 
-    got = await answer(await start(), Kind.CHAT_DERENDER, body)
+    with pytest.raises(ApiError) as caught:
+        await answer(await start(), Kind.CHAT_DERENDER, body)
 
-    assert got["id"] == "\ud800"
+    assert (caught.value.status, caught.value.param) == (400, "generate_response.request_id")
 
 
 async def test_an_unknown_model_is_refused(start):
