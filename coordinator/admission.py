@@ -1,13 +1,9 @@
 """Which way an admitted request goes. Pure: a parsed body in, a route out."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
-
 from schemas.chat import ChatCompletionRequest
 from schemas.generate import GenerateRequest
+from schemas.parts import has_media
 from schemas.routes import ENCODE_ONLY, MEDIA, PREFILL_ONLY, RAW_MEDIA, TEXT, Kind, Stop
-
-_TEXT_PARTS = {"text", "input_text", "output_text", "refusal", "thinking"}
 
 
 def plan(kind: Kind, body: object, pin: str | None) -> list[Stop]:
@@ -35,13 +31,3 @@ def has_tensors(body: GenerateRequest) -> bool:
     if features is None or not features.kwargs_data:
         return False
     return any(item for items in features.kwargs_data.values() for item in items)
-
-
-def has_media(messages: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether any message has a content part that is not text."""
-    return any(
-        isinstance(part, Mapping) and part.get("type") not in _TEXT_PARTS
-        for message in messages
-        if isinstance(message.get("content"), list)
-        for part in message["content"]
-    )

@@ -15,7 +15,7 @@ from typing import Protocol
 from runtime.bus import Bus, Outgoing, Record, record_bytes
 from runtime.errors import BusError, StoreError, StoreRefused, Undeliverable, is_away
 from runtime.retry import RetryPolicy
-from schemas.errors import DecodeError, Transient
+from schemas.errors import Busy, DecodeError, Transient
 
 logger = logging.getLogger(__name__)
 Emit = Callable[[Outgoing], Awaitable[None]]
@@ -25,6 +25,8 @@ _MAX_REFUSALS = 10
 _MAX_REFUSAL_PAUSE_S = 1.0
 # A hiccup of the broker is sat out where the record is; longer ones cost no slot.
 _SENDS = 3
+_BUSY_TRIES = 4
+"""After so many the waits for one's turn grow no longer: places stay empty while nobody asks."""
 
 
 class Handler(Protocol):
@@ -104,7 +106,8 @@ class Execution:
 
     def _again(self, error: Exception, attempts: int, waits: int) -> Again | None:
         remaining_s = _remaining_s(getattr(error, "deadline_ms", None))
-        if is_away(error):
+        if is_away(error) or isinstance(error, Busy):
+            waits = min(waits, _BUSY_TRIES) if isinstance(error, Busy) else waits
             wait_s = self._policy.wait_s(waits, jitter=random.random(), remaining_s=remaining_s)
             return Again(wait_s, uses_attempt=False)
         if isinstance(error, StoreRefused) or not isinstance(error, Transient | StoreError):

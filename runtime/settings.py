@@ -93,6 +93,12 @@ class RenderSettings(Group):
     chat_template: str | None = Field(None, description="A file, or the template itself")
     chat_template_content_format: Literal["auto", "string", "openai"] = "auto"
     trust_request_chat_template: bool = False
+    chat_template_timeout_s: float = Field(
+        2.0, gt=0, le=600, description="For reading, and for rendering, a request's own template"
+    )
+    chat_template_memory_mb: int = Field(
+        256, ge=16, description="What a request's own template may take beside the interpreter"
+    )
     default_chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     reasoning_effort_map: dict[ReasoningEffort, str] = Field(
         default_factory=dict,

@@ -17,6 +17,7 @@ from schemas.body_checks import (
     with_mm_payload,
 )
 from schemas.messages import normalised
+from schemas.parts import has_media
 from schemas.refusals import bad_request
 
 
@@ -43,27 +44,10 @@ def without_prompt_ids_beside_media(body: dict[str, Any]) -> dict[str, Any]:
     transfer = body.get("kv_transfer_params")
     if not isinstance(transfer, dict) or transfer.get("prompt_token_ids") is None:
         return body
-    if not _has_media(body.get("messages")):
+    if not has_media(body.get("messages")):
         return body
     kept = {key: value for key, value in transfer.items() if key != "prompt_token_ids"}
     return {**body, "kv_transfer_params": kept}
-
-
-_TEXT_PARTS = ("text", "input_text", "output_text", "refusal", "thinking", "tool_reference")
-
-
-def _has_media(messages: object) -> bool:
-    contents = (
-        [m.get("content") for m in messages if isinstance(m, dict)]
-        if isinstance(messages, list)
-        else []
-    )
-    return any(
-        isinstance(part, dict) and part.get("type", "text") not in _TEXT_PARTS
-        for content in contents
-        if isinstance(content, list)
-        for part in content
-    )
 
 
 def check_generation_prompt(body: dict[str, Any]) -> None:

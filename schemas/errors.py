@@ -3,6 +3,7 @@
     FleetError
     ├── ApiError        the caller's answer is an error body (01-render §1); never retried
     ├── Transient       may work in a moment: the loop retries within attempts and deadline
+    │   └── Busy        its turn has not come: only the deadline ends the waiting
     ├── Away            store or broker do not answer: the loop waits, which uses up no attempt
     ├── EmbeddingMissing  prefill found no embedding: the coordinator heals or refuses
     └── DecodeError     bytes that are not what the topic promises: dead letter
@@ -110,6 +111,13 @@ class Away(FleetError):
     """
 
     deadline_ms: float | None = None
+
+
+class Busy(Transient):
+    """Others have the places that this request needs; it waits for one without holding a slot.
+
+    That uses up no attempt: only the deadline ends it.
+    """
 
 
 class EmbeddingMissing(FleetError):

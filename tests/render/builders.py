@@ -38,7 +38,10 @@ class FakeMedia:
 
     def locate(self, prompt_ids: Sequence[int], parts: Sequence[MediaPart]) -> list[Span]:
         found = {m: _positions(prompt_ids, t) for m, t in self._tokens.items()}
-        return [(next(found[part.modality]), 1) for part in parts]
+        try:
+            return [(next(found[part.modality]), 1) for part in parts]
+        except StopIteration:
+            raise ApiError("a medium has no place") from None
 
     def settle(self, ids: list[int], ranges: list[Span]) -> tuple[list[int], list[Span]]:
         return ids, ranges

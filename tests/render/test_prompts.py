@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,6 +43,32 @@ def test_the_tokenizers_own_truncation_keeps_its_special_tokens() -> None:
 
     assert cut.ids == [LLAMA.bos_id, *whole.ids[-2:]]
     assert asked.ids == whole.ids[-3:]
+
+
+def test_a_bos_of_the_text_is_the_only_one_where_that_is_asked_for() -> None:
+    text = LLAMA.special_tokens["bos_token"] + "one two three four"
+    (double,) = tokenize(LLAMA, [text], rules())
+    (single,) = tokenize(LLAMA, [text], rules(single_bos=True, want_offsets=True))
+    (cut,) = tokenize(LLAMA, [text], rules(single_bos=True, truncate_to=3))
+    (bare,) = tokenize(LLAMA, ["one"], rules(single_bos=True))
+
+    assert double.ids == [LLAMA.bos_id, *single.ids]
+    assert single.ids.count(LLAMA.bos_id) == 1
+    assert single.offsets is not None
+    assert len(single.offsets) == len(single.ids)
+    assert cut.ids == [LLAMA.bos_id, *single.ids[-2:]]
+    assert bare.ids[0] == LLAMA.bos_id
+
+
+def test_a_prompt_that_fits_with_one_bos_fits() -> None:
+    text = LLAMA.special_tokens["bos_token"] + "one"
+    asked = rules(max_model_len=len(LLAMA.encode(text, add_special_tokens=False)))
+
+    (prompt,) = tokenize(LLAMA, [text], replace(asked, single_bos=True))
+
+    assert prompt.ids[0] == LLAMA.bos_id
+    with pytest.raises(ApiError, match="maximum context length"):
+        tokenize(LLAMA, [text], asked)
 
 
 def test_room_is_left_for_output_unless_none_is_wanted() -> None:

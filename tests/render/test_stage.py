@@ -136,6 +136,53 @@ async def test_a_picture_must_not_be_cut(stage: RenderStage) -> None:
     assert "image item, which spans tokens" in refused["error"]["message"]
 
 
+@pytest.mark.parametrize(("side", "number"), [("left", 1), ("right", 2), (None, 1)])
+async def test_truncation_that_removes_a_picture_names_it(
+    stage: RenderStage, side: str | None, number: int
+) -> None:
+    content = [image("ab"), *["long text here"] * 30, image("cd")]
+    body = {"messages": [user(*content)], "truncate_prompt_tokens": 60, "truncation_side": side}
+
+    status, refused = await answer(stage, "/v1/chat/completions/render", body)
+
+    assert (status, refused["error"]["param"]) == (400, "truncate_prompt_tokens")
+    assert f"a(n) image item, number {number} of 2" in refused["error"]["message"]
+
+
+async def test_a_picture_in_a_text_too_long_to_be_tokenized_is_named_too() -> None:
+    stage = await start_stage(QWEN, "--max-model-len 64", media=FakeMedia())
+    body = {
+        "messages": [user(image("ab"), "x " * 20_000)],
+        "truncate_prompt_tokens": 60,
+        "truncation_side": "left",
+    }
+
+    status, refused = await answer(stage, "/v1/chat/completions/render", body)
+
+    assert (status, refused["error"]["param"]) == (400, "truncate_prompt_tokens")
+    assert "number 1 of 1" in refused["error"]["message"]
+
+
+async def test_responses_of_a_template_that_writes_bos_have_one() -> None:
+    stage = await start_stage("llama3-render")
+    bos = stage._running.tokenizer.bos_id
+
+    counts = []
+    for url, body in (
+        ("/v1/responses/render", {"input": "hi"}),
+        ("/v1/chat/completions/render", {"messages": [user("hi")]}),
+        (
+            "/v1/messages/render",
+            {"model": "llama3-render", "max_tokens": 1, "messages": [user("hi")]},
+        ),
+    ):
+        status, rendered = await answer(stage, url, body)
+        assert status == 200
+        counts.append(rendered["token_ids"].count(bos))
+
+    assert counts == [1, 1, 1]
+
+
 async def test_truncation_moves_what_stays(stage: RenderStage) -> None:
     messages = [user("one two three four", image("ab"))]
     whole = await chat(stage, messages)

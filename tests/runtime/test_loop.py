@@ -9,7 +9,7 @@ from runtime.bus import Bus, Outgoing, Record
 from runtime.flow import Limits
 from runtime.loop import ConsumeLoop
 from runtime.retry import RetryPolicy
-from schemas.errors import DecodeError, Transient
+from schemas.errors import Busy, DecodeError, Transient
 from schemas.topics import Topics
 from tests.runtime.builders import PATIENCE_S, send_all, take, until
 
@@ -225,6 +225,20 @@ async def test_a_record_that_waits_for_its_next_try_holds_no_slot(bus: Bus, topi
         await until(lambda: loop.in_flight == 0)
 
     assert sorted(map(number, answers)) == list(range(3, 20))
+
+
+async def test_waiting_for_ones_turn_uses_up_no_attempt(bus: Bus, topics: Topics):
+    async def work(record: Record) -> None:
+        if len(handler.started) < 5:
+            raise Busy("others are first")
+
+    await send_all(bus, topics.requests, [b"a"])
+    handler = Echo(topics, work)
+    async with running(bus, topics, handler):
+        await written(bus, topics.responses, 1)
+
+    assert len(handler.started) == 5
+    assert handler.given_up == []
 
 
 async def test_the_next_try_comes_at_the_deadline_at_the_latest(bus: Bus, topics: Topics):

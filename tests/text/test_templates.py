@@ -81,25 +81,6 @@ def test_arguments_about_tokens_are_ignored(name: str) -> None:
     assert render("{{ " + name + " is defined }}", **{name: True}) == "False"
 
 
-def test_a_foreign_template_is_stopped_at_the_time_limit(monkeypatch: Any) -> None:
-    monkeypatch.setattr(templates, "RENDER_TIMEOUT_S", 0.05)
-    loops = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"
-    template = ChatTemplate(loops, NONE, is_trusted=False)
-
-    with pytest.raises(ApiError, match="took longer"):
-        template.render([{"role": "user", "content": "x"}], {})
-
-
-def test_a_foreign_template_renders_like_one_of_ours() -> None:
-    source = "{% for m in messages %}{{ loop.index }}{{ m.content }}{% else %}none{% endfor %}"
-    messages = [{"role": "user", "content": "x"}, {"role": "user", "content": "y"}]
-
-    template = ChatTemplate(source, NONE, is_trusted=False)
-
-    assert template.render(messages, {}) == "1x2y"
-    assert template.render([], {}) == "none"
-
-
 class TestContinuation:
     SOURCE = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
 

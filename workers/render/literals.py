@@ -72,10 +72,11 @@ def check_escaping(
 
 def _text(templates: Templates, turns: list[Message]) -> str | None:
     given = TemplateInput(templates.effective_kwargs(None, {"add_generation_prompt": True}))
+    opened = templates.open(given)
+    messages = turns
+    if opened.content_format == "openai":
+        messages = [m | {"content": [{"type": "text", "text": m["content"]}]} for m in turns]
     try:
-        messages = turns
-        if templates.content_format(given) == "openai":
-            messages = [m | {"content": [{"type": "text", "text": m["content"]}]} for m in turns]
-        return templates.render(templates.choose(given), messages, given)
+        return templates.render(opened, messages, given)
     except ApiError:
         return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from schemas.errors import ApiError
+from schemas.parts import MEDIA_KEYS, REFERENCE, TEXT_KEYS
 from schemas.refusals import bad_request
 from workers.render.media import MediaPart
 
@@ -37,23 +38,12 @@ class MediumPart:
 
 Part = TextPart | ReferencePart | MediumPart
 
-_TEXT_KEYS = {
-    "text": "text",
-    "input_text": "text",
-    "output_text": "text",
-    "refusal": "refusal",
-    "thinking": "thinking",
-}
 # Text whose value is null is left out; the others are required to be there.
 _SKIPPED_WHEN_NULL = ("text", "refusal", "input_text", "output_text")
 _URLS = {"image_url": "image", "audio_url": "audio", "video_url": "video"}
 _EMBEDS = {"image_embeds": "image", "audio_embeds": "audio", "video_embeds": "video"}
-# Keys by which a part without type, or with a uuid, is recognised; the first one present counts.
-_BY_KEY = (
-    "image_url", "image_pil", "image_embeds", "audio_embeds", "video_embeds", "prompt_embeds",
-    "audio_url", "input_audio", "video_url", "tool_reference",
-)  # fmt: skip
-_TYPES = frozenset(_BY_KEY) | _TEXT_KEYS.keys() | {"input_image"}
+_BY_KEY = (*MEDIA_KEYS, REFERENCE)
+_TYPES = frozenset(_BY_KEY) | TEXT_KEYS.keys() | {"input_image"}
 _KNOWN_KEYS = _TYPES | {"type", "uuid", "name", "data", "file", "closed", "detail", "file_id"}
 _DETAILS = ("auto", "low", "high", "original")
 
@@ -76,7 +66,7 @@ def read_part(part: Any) -> Part | None:
 
 
 def _by_type(kind: str, part: Mapping[str, Any]) -> Part | None:
-    if kind in _TEXT_KEYS:
+    if kind in TEXT_KEYS:
         return _text(kind, part)
     if kind == "input_image":
         return _medium(part, "image", "url", "image_url", _input_image_url(part))
@@ -98,11 +88,11 @@ def _by_key(kind: Any, part: Mapping[str, Any], uuid: str | None) -> Part:
 
 
 def _text(kind: str, part: Mapping[str, Any]) -> TextPart | None:
-    text = part.get(_TEXT_KEYS[kind])
+    text = part.get(TEXT_KEYS[kind])
     if text is None and kind in _SKIPPED_WHEN_NULL:
         return None
     if not isinstance(text, str):
-        raise ApiError(f"A content part of type '{kind}' needs '{_TEXT_KEYS[kind]}' as a string.")
+        raise ApiError(f"A content part of type '{kind}' needs '{TEXT_KEYS[kind]}' as a string.")
     return TextPart(text, _extra(part))
 
 
@@ -192,7 +182,7 @@ _READERS: dict[str, Callable[[str, Mapping[str, Any], str | None], Part]] = {
     "prompt_embeds": _prompt_embeds,
     "image_pil": _picture_object,
     "input_audio": _input_audio,
-    "tool_reference": _reference,
+    REFERENCE: _reference,
 }
 
 

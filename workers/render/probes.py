@@ -35,10 +35,10 @@ class Probes:
         fields = {"add_generation_prompt": True, "reasoning_effort": effort}
         given = TemplateInput(self._templates.effective_kwargs(None, fields))
         content: Any = "Hi"
-        if self._templates.content_format(given) == "openai":
+        opened = self._templates.open(given)
+        if opened.content_format == "openai":
             content = [{"type": "text", "text": "Hi"}]
         try:
-            template = self._templates.choose(given)
-            return self._templates.render(template, [{"role": "user", "content": content}], given)
+            return self._templates.render(opened, [{"role": "user", "content": content}], given)
         except ApiError:
             return None

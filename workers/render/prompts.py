@@ -3,13 +3,15 @@
 01-render §5.1 and §7.3. Knows no chat and no media processing.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
 from schemas.envelope import Item
+from schemas.errors import ApiError
 from schemas.refusals import bad_request
+from workers.render.media import MediaPart, Span
 from workers.text.segments import SegmentEncoder
 from workers.text.tokenizer import Offsets, Tokenizer
 
@@ -30,6 +32,8 @@ class PromptRules:
     """Tokens to keep; -1: as many as leave room for one token of output."""
     side: Side | None = None
     want_offsets: bool = False
+    single_bos: bool = False
+    """Add no BOS to a text that has one."""
 
     @property
     def num_kept(self) -> int | None:
@@ -44,6 +48,18 @@ class Prompt:
     offsets: Offsets | None = None
     text: str | None = None
     """What the ids were made from, or (where asked for) what they say."""
+    cut: "Cut | None" = None
+    """What truncation took away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    ids: list[int]
+    """As they were before."""
+    kept: frozenset[int]
+    """Positions in them."""
+    is_text_cut: bool
+    """Whether the text they were made from had been cut already."""
 
 
 def check_rules(rules: PromptRules) -> None:
@@ -80,9 +96,11 @@ def tokenize(
     else:
         parts = [text for text, _ in cut]
         encoded = [(ids, None) for ids in _encode(tokenizer, parts, rules, turns)]
+    if rules.single_bos:
+        encoded = [_with_single_bos(tokenizer, *entry) for entry in encoded]
     return [
-        _truncated(tokenizer, ids, offsets, text, rules)
-        for (ids, offsets), text in zip(encoded, texts, strict=True)
+        _truncated(tokenizer, ids, offsets, text, rules, is_text_cut=len(part) < len(text))
+        for (ids, offsets), text, (part, _) in zip(encoded, texts, cut, strict=True)
     ]
 
 
@@ -116,6 +134,49 @@ def truncate_expanded(
         return ids, list(items)
     moved = [item.model_copy(update={"offset": item.offset - start}) for item in items]
     return ids[kept], moved
+
+
+def check_placeholders(
+    prompt: Prompt,
+    parts: Sequence[MediaPart],
+    locate: Callable[[Sequence[int], Sequence[MediaPart]], Sequence[Span]],
+    rules: PromptRules,
+) -> None:
+    """Raise ApiError where truncation took a medium's placeholder away; names the medium.
+
+    `locate` is `Media.locate`.
+    """
+    if prompt.cut is None:
+        return
+    lost = _first_lost(prompt.cut, parts, locate, rules.side)
+    if lost is None:
+        return
+    modality = parts[lost].modality
+    same = [number for number, part in enumerate(parts) if part.modality == modality]
+    raise bad_request(
+        f"truncate_prompt_tokens={rules.truncate_to} would split or drop a(n) {modality} item,"
+        f" number {same.index(lost) + 1} of {len(same)} in the prompt. Please raise"
+        " truncate_prompt_tokens or shorten the prompt.",
+        "truncate_prompt_tokens",
+        rules.truncate_to,
+    )
+
+
+def _first_lost(
+    cut: Cut,
+    parts: Sequence[MediaPart],
+    locate: Callable[[Sequence[int], Sequence[MediaPart]], Sequence[Span]],
+    side: Side | None,
+) -> int | None:
+    try:
+        spans = locate(cut.ids, parts)
+    except ApiError:  # of a template that does not place every medium, unless its text was cut
+        first = 0 if side == "left" else len(parts) - 1
+        return first if cut.is_text_cut else None
+    for number, (start, length) in enumerate(spans):
+        if not cut.kept.issuperset(range(start, start + length)):
+            return number
+    return None
 
 
 def encode_text(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
@@ -183,17 +244,35 @@ def _fitting_text(tokenizer: Tokenizer, text: str, rules: PromptRules) -> tuple[
     return (text[:most], 0) if rules.side == "right" else (text, 0)
 
 
+def _with_single_bos(
+    tokenizer: Tokenizer, ids: list[int], offsets: Offsets | None
+) -> tuple[list[int], Offsets | None]:
+    """The one that the tokenizer adds stays: truncation knows it as such."""
+    bos = tokenizer.bos_id
+    if bos is None or ids[:2] != [bos, bos] or tokenizer.num_added[0] != 1:
+        return ids, offsets
+    return ids[1:], None if offsets is None else offsets[1:]
+
+
 def _truncated(
-    tokenizer: Tokenizer, ids: list[int], offsets: Offsets | None, text: str, rules: PromptRules
+    tokenizer: Tokenizer,
+    ids: list[int],
+    offsets: Offsets | None,
+    text: str,
+    rules: PromptRules,
+    *,
+    is_text_cut: bool,
 ) -> Prompt:
     count = rules.num_kept
+    lost = Cut(ids, frozenset(range(len(ids))), is_text_cut) if is_text_cut else None
     if count is not None and count < len(ids):
         keep = _kept_positions(tokenizer, len(ids), count, rules)
+        lost = Cut(ids, frozenset(keep), is_text_cut)
         ids = [ids[i] for i in keep]
         offsets = None if offsets is None else [offsets[i] for i in keep]
     elif count is None:
         _check_length(min(len(ids), rules.max_model_len + 1), rules)
-    return Prompt(ids, offsets, text)
+    return Prompt(ids, offsets, text, lost)
 
 
 def _kept_positions(tokenizer: Tokenizer, length: int, count: int, rules: PromptRules) -> list[int]:

@@ -94,6 +94,9 @@ class Renderer:
         self._defaults = server_defaults(settings, directory.generation_config)
         self._media_rules = media_rules(settings, render, media, self._tokens)
 
+    def close(self) -> None:
+        self._templates.close()
+
     # --- chat: requests of any endpoint in one form
 
     def chat_input(self, request: ChatCompletionRequest) -> ChatInput:
@@ -168,6 +171,10 @@ class Renderer:
         text, parts = self.chat_text(given)
         return ChatPrompt(self._tokenize([text], given.rules, self._turns)[0], parts)
 
+    def brings_template(self, given: ChatInput) -> bool:
+        """Whether its template came with the request and may take long."""
+        return given.reused_ids is None and self._templates.is_brought(given.template)
+
     def chat_ids(self, given: ChatInput) -> list[int]:
         """The prompt's ids whatever its length, media as their placeholders."""
         text, _ = self.chat_text(given)
@@ -175,15 +182,14 @@ class Renderer:
 
     def chat_text(self, given: ChatInput) -> tuple[str, Sequence[MediaPart]]:
         """The prompt as the template writes it, private tokens in their private spelling."""
-        content_format = self._templates.content_format(given.template)
+        opened = self._templates.open(given.template)
         conversation = read_conversation(
             given.messages,
-            content_format,
+            opened.content_format,
             self._media_rules,
             parts_of=each_part if given.has_openai_messages else all_parts,
         )
-        template = self._templates.choose(given.template)  # its faults come behind the messages'
-        text = self._templates.render(template, conversation.messages, given.template)
+        text = self._templates.render(opened, conversation.messages, given.template)
         return text, conversation.parts
 
     def finish_chat(

@@ -8,6 +8,7 @@ from typing import Any
 from schemas.chat import ChatCompletionRequest
 from schemas.fields import NamedToolChoice
 from schemas.limits import ModelLimits
+from schemas.parts import has_media
 from schemas.refusals import bad_request
 from workers.render.prompts import PromptRules
 from workers.render.sampling import AnyRequest, structured_outputs
@@ -101,7 +102,7 @@ def reused_ids(
 ) -> list[int] | None:
     """Ids forwarded by an earlier stage, which stand for template and tokenization (01 §4.7)."""
     ids = (transfer or {}).get("prompt_token_ids")
-    if ids is None or _has_other_than_text(messages):
+    if ids is None or has_media(messages):
         return None
     name = "kv_transfer_params.prompt_token_ids"
     if not isinstance(ids, list) or not ids or not all(type(i) is int and i >= 0 for i in ids):
@@ -113,13 +114,3 @@ def reused_ids(
     if max(ids) >= limits.vocab_size:
         raise bad_request(f"Token id {max(ids)} is out of vocabulary.", name)
     return ids
-
-
-def _has_other_than_text(messages: Sequence[Mapping[str, Any]]) -> bool:
-    kinds = ("text", "input_text", "output_text", "refusal", "thinking", "tool_reference")
-    return any(
-        isinstance(part, Mapping) and part.get("type", "text") not in kinds
-        for message in messages
-        if isinstance(message.get("content"), list)
-        for part in message["content"]
-    )

@@ -78,6 +78,7 @@ def responses_input(
             output_param="max_output_tokens",
             add_special_tokens=True,
             truncate_to=None if request.truncation == "disabled" else -1,
+            single_bos=True,
         ),
         max_tokens=request.max_output_tokens,
         tools=partial(_wishes, request, functions),

@@ -24,8 +24,9 @@ from schemas.openai_responses import ResponsesRequest
 from schemas.routes import Kind, Stop
 from schemas.tokenize import TokenizeChatRequest, TokenizeCompletionRequest, TokenizeResponse
 from workers.render.answers import Rendered, dump_json, write_body, write_expanded, write_parts
+from workers.render.apart import ThreadsApart
 from workers.render.media import Media, MediaItem, MediaPart, expand
-from workers.render.prompts import Prompt, truncate_expanded
+from workers.render.prompts import Prompt, check_placeholders, truncate_expanded
 from workers.render.renderer import Renderer
 from workers.render.requests import ChatInput
 from workers.text.tokenizer import Tokenizer
@@ -34,6 +35,9 @@ T = TypeVar("T")
 
 # Bodies up to this size render in a millisecond: a thread would take a tenth of one for itself.
 _INLINE_BYTES = 4096
+# Of requests with a template of their own; the rest come again in a moment.
+_TEMPLATES_RUNNING = 2
+_TEMPLATES_WAITING = 2
 _BARE = frozenset(
     {Kind.CHAT_RENDER, Kind.COMPLETION_RENDER, Kind.RESPONSES_RENDER, Kind.MESSAGES_RENDER}
 )
@@ -62,11 +66,13 @@ class RenderStage:
         self._limits = limits
         self._bodies = bodies
         self._threads: ThreadPoolExecutor | None = None
+        self._apart: ThreadsApart | None = None
         self._renderer: Renderer | None = None
 
     async def start(self) -> None:
         count = self._render.render_threads or num_cores()
         self._threads = ThreadPoolExecutor(count, "render")
+        self._apart = ThreadsApart(_TEMPLATES_RUNNING, _TEMPLATES_WAITING, "templates")
         self._renderer = await self._in_thread(self._build)
         self._bodies = self._bodies or RequestBodies(self._renderer.limits)
 
@@ -74,6 +80,10 @@ class RenderStage:
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown(wait=False, cancel_futures=True)
+        if self._apart is not None:
+            self._apart.close()
+        if self._renderer is not None:
+            self._renderer.close()
 
     async def process(self, job: Job) -> None:
         renderer = self._running
@@ -102,7 +112,7 @@ class RenderStage:
 
     async def _chat(self, job: Job, given: ChatInput, request_id: str, is_short: bool) -> None:
         renderer = self._running
-        chat = await self._run(is_short, renderer.chat_prompt, given)
+        chat = await self._run_chat(is_short, renderer.chat_prompt, given)
         prompt = chat.prompt
         items: list[Item] = []
         media: list[MediaItem] = []
@@ -128,7 +138,7 @@ class RenderStage:
         renderer = self._running
         if isinstance(request, TokenizeChatRequest):
             given = renderer.tokenize_input(request)
-            ids = await self._run(is_short, renderer.chat_ids, given)
+            ids = await self._run_chat(is_short, renderer.chat_ids, given)
         else:
             special = request.add_special_tokens
             ids = await self._run(is_short, renderer.encode, request.prompt, special)
@@ -153,6 +163,8 @@ class RenderStage:
     async def _with_media(
         self, job: Job, given: ChatInput, prompt: Prompt, parts: Sequence[MediaPart]
     ) -> tuple[Prompt, list[Item], list[MediaItem]]:
+        assert self._media is not None  # without it, parts are refused while they are read
+        check_placeholders(prompt, parts, self._media.locate, given.rules)
         ids, items, loaded = await self._place(
             job,
             prompt.ids,
@@ -225,6 +237,14 @@ class RenderStage:
     def _running(self) -> Renderer:
         assert self._renderer is not None, "the stage is not started"
         return self._renderer
+
+    async def _run_chat(
+        self, is_short: bool, call: Callable[[ChatInput], T], given: ChatInput
+    ) -> T:
+        if self._running.brings_template(given):
+            assert self._apart is not None, "the stage is not started"
+            return await self._apart.run(call, given)
+        return await self._run(is_short, call, given)
 
     async def _run(self, is_short: bool, call: Callable[..., T], *args: object) -> T:
         return call(*args) if is_short else await self._in_thread(call, *args)

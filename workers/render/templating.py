@@ -6,7 +6,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from runtime.errors import SettingsError
 from runtime.settings import RenderSettings
@@ -16,12 +16,29 @@ from schemas.refusals import bad_request
 from workers.render.chat import Message, without_developer_role
 from workers.text.content_format import ContentFormat
 from workers.text.private_tokens import PrivateTokens
+from workers.text.template_processes import (
+    RequestTemplate,
+    RequestTemplates,
+    TemplateProcesses,
+)
 from workers.text.templates import NO_TEMPLATE, ChatTemplate, TemplateCache
 from workers.text.tokenizer import Tokenizer
 from workers.text.tokenizer_files import DEFAULT_TEMPLATE, TOOL_TEMPLATE
 
+_MB = 1024 * 1024
 _UNSET = (None, "auto")
 _BUILT_IN_KWARGS = {"cohere_format": "cmd4"}
+
+
+Template: TypeAlias = ChatTemplate | RequestTemplate
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTemplate:
+    template: Template | ApiError
+    """The error where there is none, or it is no template."""
+    content_format: ContentFormat
+    """What the messages must look like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +71,16 @@ class Templates:
         }
         self._given = _given_template(settings.chat_template)
         self._cache = TemplateCache(tokens)
+        self._of_requests = RequestTemplates(
+            TemplateProcesses(
+                timeout_s=settings.chat_template_timeout_s,
+                memory_bytes=settings.chat_template_memory_mb * _MB,
+            ),
+            tokens,
+        )
         self._defaults = _BUILT_IN_KWARGS | settings.default_chat_template_kwargs
+        set_up = [self._given, self._processor, *self._named.values()]
+        self._own = frozenset(filter(None, [*set_up, self._defaults.get("chat_template")]))
         self._compile_own()
 
     def effective_kwargs(
@@ -74,40 +100,62 @@ class Templates:
 
     def check_trust(self, template: str | None, kwargs: Mapping[str, Any] | None) -> None:
         """Refuse a template that came with the request, unless clients are trusted."""
+        among_kwargs = (kwargs or {}).get("chat_template")
         if self._settings.trust_request_chat_template:
+            if not isinstance(among_kwargs, str | None):
+                raise bad_request("chat_template must be a string.", "chat_template_kwargs")
             return
-        if template is not None or (kwargs or {}).get("chat_template") is not None:
+        if template is not None or among_kwargs is not None:
             raise bad_request(
                 "Chat template is passed with request, but --trust-request-chat-template is not"
                 " set. Refused request with untrusted chat template."
             )
 
-    def choose(self, given: TemplateInput) -> ChatTemplate:
-        """Raise ApiError where there is none, or it is no template."""
-        return self._choose(given, given.kwargs.get("chat_template"))
+    def is_brought(self, given: TemplateInput) -> bool:
+        """Whether the request is rendered by a template that came with it."""
+        return self._source(given, given.kwargs.get("chat_template"))[1]
 
-    def content_format(self, given: TemplateInput) -> ContentFormat:
-        """What the messages must look like; a template among the kwargs has no say in it."""
+    def open(self, given: TemplateInput) -> OpenTemplate:
+        """Where there is no template, the error waits until something is rendered."""
+        try:
+            template: Template | ApiError = self._choose(given, given.kwargs.get("chat_template"))
+        except ApiError as error:
+            template = error
+        return OpenTemplate(template, self._content_format(given, template))
+
+    def _content_format(self, given: TemplateInput, template: Template | ApiError) -> ContentFormat:
+        """A template among the kwargs has no say in it."""
         chosen = self._settings.chat_template_content_format
         if chosen != "auto":
             return chosen
-        try:
-            return self._choose(given, None).content_format
-        except ApiError:
-            return "string"
+        if self._source(given, None) != self._source(given, given.kwargs.get("chat_template")):
+            try:
+                template = self._choose(given, None)
+            except ApiError:
+                return "string"
+        return "string" if isinstance(template, ApiError) else template.content_format
 
-    def _choose(self, given: TemplateInput, among_kwargs: str | None) -> ChatTemplate:
+    def _choose(self, given: TemplateInput, among_kwargs: str | None) -> Template:
+        source, is_brought = self._source(given, among_kwargs)
+        if source is None:
+            source = self._own_template(has_tools=given.tools is not None)
+        return self._of_requests.get(source) if is_brought else self._cache.get(source)
+
+    def _source(self, given: TemplateInput, among_kwargs: str | None) -> tuple[str | None, bool]:
+        """What the server or the request names, and whether the request brings it along."""
         named = given.template or self._given or among_kwargs
         if named is None:
-            return self._cache.get(self._own_template(has_tools=given.tools is not None))
+            return None, False
         source = self._by_name.get(named, named)
-        is_own = source is not named or (given.template is None and self._given is not None)
-        return self._cache.get(source, is_trusted=is_own)
+        return source, source not in self._own
 
     def render(
-        self, template: ChatTemplate, messages: Sequence[Message], given: TemplateInput
+        self, opened: OpenTemplate, messages: Sequence[Message], given: TemplateInput
     ) -> str:
-        """Raise ApiError where the template refuses."""
+        """Raise ApiError where there is no template, or it refuses."""
+        template = opened.template
+        if isinstance(template, ApiError):
+            raise template
         if not messages:
             raise bad_request(
                 "Cannot apply chat template to an empty conversation. Provide at least one message."
@@ -122,6 +170,10 @@ class Templates:
             special_tokens=self._special_tokens,
             continue_final_message=given.continue_final_message,
         )
+
+    def close(self) -> None:
+        """End what renders the templates of requests."""
+        self._of_requests.close()
 
     def own_sources(self) -> list[str]:
         """The server's templates for requests without and with tools."""
@@ -143,11 +195,10 @@ class Templates:
         return found
 
     def _compile_own(self) -> None:
-        sources = [self._given, self._processor, *self._named.values()]
-        for source in filter(None, sources):
+        for source in self._own:
             try:
                 self._cache.get(source)
-            except ApiError as error:
+            except (ApiError, MemoryError) as error:
                 raise SettingsError(f"the chat template cannot be used: {error}") from None
 
 

@@ -11,6 +11,7 @@ Knows no chat and no media.
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
+from typing import Self
 
 from jinja2 import nodes
 
@@ -32,11 +33,25 @@ class PrivateTokens:
     """Private spellings of some tokens, new in every process."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        longest_first = sorted(set(texts), key=len, reverse=True)
-        self.spelling: Mapping[str, str] = {text: _new_spelling() for text in longest_first}
-        self._text_of = {spelling: text for text, spelling in self.spelling.items()}
+        self._spell({text: _new_spelling() for text in texts})
+
+    @classmethod
+    def spelled(cls, spelling: Mapping[str, str]) -> Self:
+        """Those of another process, by their texts."""
+        tokens = cls(())
+        tokens._spell(spelling)
+        return tokens
+
+    def _spell(self, spelling: Mapping[str, str]) -> None:
+        longest_first = sorted(spelling, key=len, reverse=True)
+        self.spelling: Mapping[str, str] = {text: spelling[text] for text in longest_first}
+        self._text_of = {private: text for text, private in self.spelling.items()}
         self._spellings = _alternatives(self._text_of)
         self._texts = _alternatives(self.spelling)
+
+    def respelled(self) -> "PrivateTokens":
+        """The same tokens under new spellings."""
+        return PrivateTokens(self.spelling)
 
     def __bool__(self) -> bool:
         return bool(self.spelling)
@@ -52,6 +67,12 @@ class PrivateTokens:
         if _OPEN not in text:
             return text
         return self._spellings.sub(lambda found: self._text_of[found[0]], text)
+
+    def moved(self, text: str, others: "PrivateTokens") -> str:
+        """The text with these tokens as `others`, of the same texts, spell them."""
+        if _OPEN not in text:
+            return text
+        return self._spellings.sub(lambda found: others.spelling[self._text_of[found[0]]], text)
 
     def reveal_positions(self, text: str) -> Callable[[int], int]:
         """Where a position of `text` is in `reveal(text)`."""

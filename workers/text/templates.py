@@ -1,16 +1,18 @@
 """Chat templates: Jinja as Hugging Face runs it, sandboxed.
 
-Errors that a template raises are the caller's (400 with the innermost reason). Knows no request
-schema and no tokenizer.
+Errors that a template raises are the caller's (400 with the innermost reason). Nothing limits what
+one may take: whoever did not choose it renders it in a process (`template_processes`). Knows no
+request schema and no tokenizer.
 """
 
 import json
 import re
-import time
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from threading import Lock
+from types import CodeType
 from typing import Any
 
 import jinja2
@@ -25,8 +27,9 @@ from workers.text.content_format import ContentFormat, detect_content_format
 from workers.text.continuation import CONTINUE_OR_START, cut_at_tag, with_continue_tag
 from workers.text.private_tokens import PrivateTokens
 
-RENDER_TIMEOUT_S = 30.0
 _CACHED_TEMPLATES = 64
+_MAX_REASON = 2000
+"""Characters of an error: a template may quote everything it was given."""
 # Arguments of Hugging Face's `apply_chat_template` that are no template variables.
 _NOT_VARIABLES = {
     "chat_template", "tokenize", "padding", "truncation", "max_length", "return_tensors",
@@ -93,24 +96,36 @@ def _environment() -> ImmutableSandboxedEnvironment:
 ENVIRONMENT = _environment()
 
 
+@dataclass(frozen=True, slots=True)
+class CompiledTemplate:
+    """What is known of a template once it is read."""
+
+    code: CodeType
+    """With private spellings in it."""
+    content_format: ContentFormat
+    variables: frozenset[str]
+    """That it reads and does not set."""
+
+
 class ChatTemplate:
     """One compiled template."""
 
-    def __init__(self, source: str, tokens: PrivateTokens, *, is_trusted: bool = True) -> None:
-        """Raise ApiError for a template that is no valid Jinja."""
+    def __init__(
+        self, source: str, tokens: PrivateTokens, compiled: CompiledTemplate | None = None
+    ) -> None:
+        """`compiled` is what an earlier one, of the same source and tokens, was made into.
+
+        Raise ApiError for a template that is no valid Jinja, or nested too deeply (MemoryError
+        where brackets are, in some versions of Python).
+        """
         self.source = source
         self._tokens = tokens
-        try:
-            tree = ENVIRONMENT.parse(source)
-            optimize(tree, ENVIRONMENT)  # in place: joins constants that are written in pieces
-            self.content_format: ContentFormat = detect_content_format(tree)
-            self.variables = frozenset(meta.find_undeclared_variables(tree))
-            tokens.rewrite(tree)
-            if not is_trusted:
-                _limit_loops(tree)
-            self._template = ENVIRONMENT.from_string(tree)
-        except jinja2.TemplateError as error:
-            raise ApiError(_reason(error)) from error
+        self.compiled = compiled or _compiled(source, tokens)
+        self.content_format = self.compiled.content_format
+        self.variables = self.compiled.variables
+        self._template = jinja2.Template.from_code(
+            ENVIRONMENT, self.compiled.code, ENVIRONMENT.make_globals(None)
+        )
         self.knows_developer = bool(re.search(r"""(["'])developer\1""", source))
 
     def render(
@@ -132,19 +147,17 @@ class ChatTemplate:
                 raise ApiError(CONTINUE_OR_START)
             messages, final = with_continue_tag(messages, self.source)
         kept = {k: v for k, v in variables.items() if self._takes(k)}
-        deadline = time.monotonic() + RENDER_TIMEOUT_S
         try:
             text = self._template.render(
                 **{**(special_tokens or {}), "documents": None, "add_generation_prompt": False}
                 | kept,
                 messages=messages,
                 tools=tools,
-                _tick=lambda: _check_time(deadline),
             )
-        except ApiError:
+        except (ApiError, MemoryError):
             raise
         except Exception as error:
-            raise ApiError(self._tokens.reveal(_reason(error))) from error
+            raise ApiError(self._tokens.reveal(_reason(error))[:_MAX_REASON]) from error
         return cut_at_tag(text, final) if continue_final_message else text
 
     def _check(self, variables: Mapping[str, Any], tools: Any) -> None:
@@ -164,6 +177,18 @@ class ChatTemplate:
         if name in _NOT_VARIABLES:
             return False
         return name in self.variables or name in ("documents", "add_generation_prompt")
+
+
+def _compiled(source: str, tokens: PrivateTokens) -> CompiledTemplate:
+    try:
+        tree = ENVIRONMENT.parse(source)
+        optimize(tree, ENVIRONMENT)  # in place: joins constants that are written in pieces
+        content_format = detect_content_format(tree)
+        variables = frozenset(meta.find_undeclared_variables(tree))
+        tokens.rewrite(tree)
+        return CompiledTemplate(ENVIRONMENT.compile(tree), content_format, variables)
+    except (jinja2.TemplateError, SyntaxError, RecursionError, ValueError) as error:
+        raise ApiError(_reason(error)[:_MAX_REASON]) from error
 
 
 def _is_list_of_objects(value: Any) -> bool:
@@ -193,19 +218,18 @@ class TemplateCache:
 
     def __init__(self, tokens: PrivateTokens) -> None:
         self._tokens = tokens
-        self._templates: OrderedDict[tuple[str, bool], ChatTemplate] = OrderedDict()
+        self._templates: OrderedDict[str, ChatTemplate] = OrderedDict()
         self._lock = Lock()
 
-    def get(self, source: str, *, is_trusted: bool = True) -> ChatTemplate:
-        key = (source, is_trusted)
+    def get(self, source: str) -> ChatTemplate:
         with self._lock:
-            found = self._templates.get(key)
+            found = self._templates.get(source)
             if found is not None:
-                self._templates.move_to_end(key)
+                self._templates.move_to_end(source)
                 return found
-        template = ChatTemplate(source, self._tokens, is_trusted=is_trusted)
+        template = ChatTemplate(source, self._tokens)
         with self._lock:
-            self._templates[key] = template
+            self._templates[source] = template
             if len(self._templates) > _CACHED_TEMPLATES:
                 self._templates.popitem(last=False)
         return template
@@ -221,19 +245,3 @@ def _reason(error: BaseException) -> str:
         seen.add(id(current))
         current = current.__cause__ or current.__context__
     return str(error)
-
-
-def _check_time(deadline: float) -> str:
-    if time.monotonic() > deadline:
-        raise ApiError(
-            f"The chat template took longer than {RENDER_TIMEOUT_S:g} seconds to render."
-        )
-    return ""
-
-
-def _limit_loops(tree: nodes.Template) -> None:
-    """Look at the clock in every round of every loop: the template came with a request."""
-    for loop in tree.find_all(nodes.For):
-        call = nodes.Call(nodes.Name("_tick", "load"), [], [], None, None)
-        loop.body.insert(0, nodes.ExprStmt(call, lineno=loop.lineno))
-    tree.set_environment(ENVIRONMENT)
