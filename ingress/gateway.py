@@ -84,32 +84,42 @@ class Gateway:
         deadline_ms: int,
         *,
         pin: str | None = None,
+        request_id: str | None = None,
+        on_sent: Callable[[], None] | None = None,
     ) -> Outcome:
-        """The outcome of a request.
+        """The outcome of a request; `on_sent` is called once the fleet has the body.
 
         ApiError 504 at the deadline, 503 where the fleet is full or cannot be reached.
 
         A cancelled caller leaves nothing behind here; work that is under way goes on and its
         reply is ignored.
         """
-        envelope = self._envelope(kind, raw_body, caller, deadline_ms, pin)
+        envelope = self._envelope(kind, raw_body, caller, deadline_ms, pin, request_id)
         del raw_body  # may be large, and is in the store or on the bus while we wait
         # Before sending: the reply may be there before `send` returns.
         with self._pending.waiting(envelope.id) as outcome:
             try:
                 async with asyncio.timeout((deadline_ms - now_ms()) / 1000):
                     await self._send(envelope)
+                    if on_sent is not None:
+                        on_sent()
                     return await outcome
             except TimeoutError:
                 raise _too_late() from None
 
     def _envelope(
-        self, kind: Kind, raw_body: bytes, caller: Caller, deadline_ms: int, pin: str | None
+        self,
+        kind: Kind,
+        raw_body: bytes,
+        caller: Caller,
+        deadline_ms: int,
+        pin: str | None,
+        request_id: str | None,
     ) -> Envelope:
         now = now_ms()
         return Envelope.model_validate(
             {
-                "id": random_id(32),
+                "id": request_id or random_id(32),
                 "kind": kind,
                 "pin": pin,
                 "created_ms": int(now),

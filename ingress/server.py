@@ -4,20 +4,23 @@ Knows nothing of the application, and leaves signals to the process.
 """
 
 import asyncio
+import resource
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from ingress.corked import CorkedTransport
+from ingress.connection import Connection, ConnectionLimits, Connections
 from runtime.errors import SettingsError
 
 KEEP_ALIVE_S = 5
-MAX_HEAD_BYTES = 4 * 1024 * 1024
 BACKLOG = 2048
+_OTHER_FILES = 256
+"""File descriptors that are left to everything but connections."""
 
 
 class HttpServer:
@@ -31,21 +34,23 @@ class HttpServer:
         port: int,
         shutdown_timeout_s: float = 30.0,
         shares_port: bool = False,
+        limits: ConnectionLimits | None = None,
     ) -> None:
         """`shares_port`: other processes listen there, too, and the kernel spreads connections."""
         self._address = host, port
         self._shares_port = shares_port
+        connections = Connections(_affordable(limits or ConnectionLimits()))
         self._server = _Server(
             uvicorn.Config(
                 app,
-                http=_Protocol,
+                http=partial(Connection, connections=connections),  # type: ignore[arg-type]
+                ws="none",
                 log_config=None,
                 access_log=False,
                 lifespan="off",
                 backlog=BACKLOG,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=max(1, int(shutdown_timeout_s)),
-                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             )
         )
         self._task: asyncio.Task[None] | None = None
@@ -71,11 +76,6 @@ class HttpServer:
             await asyncio.gather(self._task, return_exceptions=True)
 
 
-class _Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        super().connection_made(CorkedTransport(transport, self.loop))
-
-
 class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -88,6 +88,20 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _affordable(limits: ConnectionLimits) -> ConnectionLimits:
+    """As many connections as there may be files, after raising that as far as it goes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.max_connections + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        most = max(soft - _OTHER_FILES, soft // 2)
+        limits = replace(limits, max_connections=min(limits.max_connections, most))
+    return limits
 
 
 def reserve(host: str, port: int) -> socket.socket:

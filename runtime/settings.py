@@ -158,6 +158,19 @@ class IngressSettings(Group):
     )
     request_timeout_s: float = Field(600.0, gt=0, description="Deadline of a request")
     max_body_bytes: int = Field(256 * 1024 * 1024, ge=1024)
+    max_buffered_body_bytes: int = Field(
+        384 * 1024 * 1024,
+        ge=1024,
+        description="Request bodies in memory, those still arriving included, divided among server"
+        " processes; what goes beyond is answered 503",
+    )
+    max_head_bytes: int = Field(
+        64 * 1024, ge=1024, description="Request line and headers of a request"
+    )
+    max_connections: int = Field(4096, ge=1, description="Open connections of a server process")
+    receive_timeout_s: float = Field(
+        20.0, gt=0, description="Time for a request's head, and for every 16 KiB of its body"
+    )
     max_pending: int = Field(
         1024,
         ge=1,

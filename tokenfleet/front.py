@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from ingress.app import create_app
+from ingress.connection import ConnectionLimits
 from ingress.gateway import Gateway
 from ingress.server import HttpServer
 from runtime.health import Readiness
@@ -35,6 +36,11 @@ class Front:
             port=plan.ingress.port,
             shutdown_timeout_s=plan.fleet.shutdown_timeout_s,
             shares_port=plan.process is not None,
+            limits=ConnectionLimits(
+                max_head_bytes=plan.ingress.max_head_bytes,
+                receive_timeout_s=plan.ingress.receive_timeout_s,
+                max_connections=plan.ingress.max_connections,
+            ),
         )
 
     @property
