@@ -36,6 +36,7 @@ from schemas.routes import Stop
 from schemas.topics import Topics
 from tokenfleet.demo_model import DEMO_NAME, demo_model, examples
 from tokenfleet.event_loop import run_loop
+from tokenfleet.extras import require_extras
 from tokenfleet.fleet import Fleet
 from tokenfleet.options import environment
 from tokenfleet.plan import WHOLE_FLEET, Plan
@@ -71,6 +72,7 @@ QUESTIONS = (
 
 def run_demo() -> int:
     """Exit code: 0 when every question was answered."""
+    require_extras("demo", WHOLE_FLEET, takes_media=True)
     logs.configure("warning", "console")
     return run_loop(_demo(demo_plan()))
 

@@ -8,10 +8,10 @@ from runtime.lifecycle import run_services
 from runtime.settings import FleetSettings
 from schemas.topics import Topics
 from tokenfleet.event_loop import run_loop
-from tokenfleet.front import Front
 from tokenfleet.lifeline import Lifeline
 from tokenfleet.options import environment
-from tokenfleet.plan import Plan, Role
+from tokenfleet.plan import Plan
+from tokenfleet.roles import build_front
 from tokenfleet.services import services_of
 from tokenfleet.shared import open_shared
 
@@ -25,7 +25,7 @@ def run(plan: Plan, parent: Lifeline | None = None) -> int:
     logs.configure(plan.fleet.log_level, plan.fleet.log_format, always=always)
     shared = open_shared(plan, environment())
     readiness = Readiness()
-    front = Front(shared, readiness) if Role.INGRESS in plan.roles else None
+    front = build_front(shared, readiness)
     services = list(services_of(shared, readiness, front))
     if parent is not None:
         services.append(parent.reporting())

@@ -1,6 +1,7 @@
 """The services of one process of a fleet, in the order in which they start."""
 
 from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING
 
 from runtime.execution import Handler
 from runtime.flow import Limits
@@ -13,17 +14,19 @@ from runtime.stage_handler import StageHandler
 from runtime.storage.sharing import SharedStore
 from runtime.watchdog import Watchdog
 from schemas.routes import Stop
-from tokenfleet.front import Front
 from tokenfleet.plan import Role
 from tokenfleet.roles import build_coordinator, build_other_stages, build_render
 from tokenfleet.shared import Shared
 from tokenfleet.sweeping import Sweeper
 
+if TYPE_CHECKING:
+    from tokenfleet.front import Front
+
 # A loop goes round every second even when it has nothing to do or no room.
 _STUCK_S = 60.0
 
 
-def services_of(shared: Shared, readiness: Readiness, front: Front | None) -> Iterator[Service]:
+def services_of(shared: Shared, readiness: Readiness, front: "Front | None") -> Iterator[Service]:
     """`front` is the process's HTTP front; without one, probes have a port of their own."""
     roles = shared.plan.roles
     liveness: list[Check] = []
