@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ingress.scale_out import VARIABLE, Mode, scale_out
+from runtime.lifecycle import EXIT_FAILED, EXIT_OK
 from runtime.settings import (
     EngineSettings,
     FleetSettings,
@@ -18,7 +19,7 @@ from runtime.settings import (
 )
 from tokenfleet.demo_model import DEMO_NAME, demo_model, is_demo_model
 from tokenfleet.options import Values, environment, with_options
-from tokenfleet.plan import RENDER_SERVER, WHOLE_FLEET, Plan, Role, checked
+from tokenfleet.plan import RENDER_SERVER, WHOLE_FLEET, Plan, Role, checked, require_broker
 from workers.models.ec_config import read_ec_transfer_config
 
 ALL_GROUPS: tuple[type[Group], ...] = (
@@ -129,11 +130,22 @@ def _worker(role: Role) -> Callable[..., None]:
 
 
 def topics_create(values: Values) -> None:
-    """Create the topics that are missing."""
-    from tokenfleet.run import create_topics
+    """Create the topics that are missing, and report those that are not as they should be.
 
-    for name in create_topics(values.group(FleetSettings)):
+    Exit code 1 where one takes too small records, or has another number of partitions than
+    --num-partitions asks for.
+    """
+    from tokenfleet.topics import create_topics
+
+    fleet = values.group(FleetSettings)
+    require_broker("topics create", fleet)
+    report = create_topics(fleet)
+    for name in report.created:
         typer.echo(f"created {name}")
+    for line in (*report.other_counts, *report.too_small):
+        typer.echo(f"tokenfleet: {line}", err=True)
+    is_as_asked = not (report.other_counts and "num_partitions" in values)
+    raise typer.Exit(EXIT_OK if is_as_asked and not report.too_small else EXIT_FAILED)
 
 
 def demo() -> None:
