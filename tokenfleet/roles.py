@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.handler import CoordinatorHandler, CoordinatorRules
 from coordinator.submissions import SubmissionRules
+from runtime.health import Readiness
 from runtime.stage import Stage
 from tokenfleet.options import environment
 from tokenfleet.plan import Role
@@ -12,7 +13,17 @@ from tokenfleet.shared import Shared
 from workers.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from tokenfleet.front import Front
     from workers.models.media import MediaPipeline
+
+
+def build_front(shared: Shared, readiness: Readiness) -> "Front | None":
+    """None where this process has no HTTP front."""
+    if Role.INGRESS not in shared.plan.roles:
+        return None
+    from tokenfleet.front import Front
+
+    return Front(shared, readiness)
 
 
 def build_coordinator(shared: Shared) -> CoordinatorHandler:

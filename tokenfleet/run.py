@@ -1,17 +1,13 @@
 """Runs one process of a fleet until a signal, or until a part of it dies."""
 
 from runtime import logs
-from runtime.bus import open_bus
-from runtime.errors import BusError, SettingsError
 from runtime.health import Readiness
 from runtime.lifecycle import run_services
-from runtime.settings import FleetSettings
-from schemas.topics import Topics
 from tokenfleet.event_loop import run_loop
-from tokenfleet.front import Front
 from tokenfleet.lifeline import Lifeline
 from tokenfleet.options import environment
-from tokenfleet.plan import Plan, Role
+from tokenfleet.plan import Plan
+from tokenfleet.roles import build_front
 from tokenfleet.services import services_of
 from tokenfleet.shared import open_shared
 
@@ -25,7 +21,7 @@ def run(plan: Plan, parent: Lifeline | None = None) -> int:
     logs.configure(plan.fleet.log_level, plan.fleet.log_format, always=always)
     shared = open_shared(plan, environment())
     readiness = Readiness()
-    front = Front(shared, readiness) if Role.INGRESS in plan.roles else None
+    front = build_front(shared, readiness)
     services = list(services_of(shared, readiness, front))
     if parent is not None:
         services.append(parent.reporting())
@@ -42,20 +38,3 @@ def run(plan: Plan, parent: Lifeline | None = None) -> int:
         return run_loop(running)
     finally:
         shared.close()
-
-
-def create_topics(settings: FleetSettings) -> list[str]:
-    """Create the topics that are missing and return their names."""
-    return run_loop(_create_topics(settings))
-
-
-async def _create_topics(settings: FleetSettings) -> list[str]:
-    bus = open_bus(settings.bus, settings)
-    try:
-        await bus.start()
-        names = Topics(settings.topic_prefix).all()
-        return await bus.create_topics(names, num_partitions=settings.num_partitions)
-    except BusError as error:
-        raise SettingsError(f"--bus {settings.bus}: {error}") from None
-    finally:
-        await bus.stop()

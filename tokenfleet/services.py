@@ -1,8 +1,10 @@
 """The services of one process of a fleet, in the order in which they start."""
 
 from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING
 
 from runtime.aborts import AbortReader, Aborts
+from runtime.errors import SettingsError, StoreError
 from runtime.execution import Handler
 from runtime.flow import Limits
 from runtime.health import Check, HealthServer, Readiness
@@ -11,30 +13,29 @@ from runtime.loop import ConsumeLoop
 from runtime.retry import RetryPolicy
 from runtime.stage import Stage
 from runtime.stage_handler import StageHandler
-from runtime.storage.sharing import SharedStore
+from runtime.storage.sharing import SharedStore, store_id
 from runtime.watchdog import Watchdog
 from schemas.routes import Stop
-from tokenfleet.front import Front
 from tokenfleet.plan import Role
 from tokenfleet.roles import build_coordinator, build_other_stages, build_render
 from tokenfleet.shared import Shared
 from tokenfleet.sweeping import Sweeper
 
+if TYPE_CHECKING:
+    from tokenfleet.front import Front
+
 # A loop goes round every second even when it has nothing to do or no room.
 _STUCK_S = 60.0
 
 
-def services_of(shared: Shared, readiness: Readiness, front: Front | None) -> Iterator[Service]:
+def services_of(shared: Shared, readiness: Readiness, front: "Front | None") -> Iterator[Service]:
     """`front` is the process's HTTP front; without one, probes have a port of their own."""
     roles = shared.plan.roles
     liveness: list[Check] = []
     if front is None:
         yield _health(shared, readiness, liveness)
     yield Service("bus", lambda: _open_bus(shared), lambda _: _close_bus(shared))
-    if not shared.plan.is_alone:
-        proof = SharedStore(shared.bus, shared.topics, shared.blobs)
-        readiness.require(proof.reason)
-        yield Service("store", proof.prove, _nothing)
+    yield _store(shared, readiness)
     yield _routine("watchdog", Watchdog(shared.telemetry).run)
     yield _routine("sweeper", Sweeper(shared.blobs, shared.plan.fleet.store_max_age_s).run)
     aborts = Aborts()
@@ -142,6 +143,23 @@ def _health(shared: Shared, readiness: Readiness, liveness: list[Check]) -> Serv
         shared.plan.health, readiness=readiness, telemetry=shared.telemetry, liveness=liveness
     )
     return Service("health", server.start, lambda _: server.stop())
+
+
+def _store(shared: Shared, readiness: Readiness) -> Service:
+    """Written to and read from once, and compared with that of the other processes."""
+    proof = None
+    if not shared.plan.is_alone:
+        proof = SharedStore(shared.bus, shared.topics, shared.blobs)
+        readiness.require(proof.reason)
+
+    async def start() -> None:
+        try:
+            await (proof.prove() if proof else store_id(shared.blobs))
+        except StoreError as error:
+            url = shared.plan.fleet.store
+            raise SettingsError(f"--store {url!r} cannot be used: {error}") from None
+
+    return Service("store", start, _nothing)
 
 
 def _routine(name: str, run: Callable[[], Awaitable[None]]) -> Service:

@@ -121,7 +121,10 @@ def _scratch(plan: Plan, ec_transfer: EcTransfer | None) -> Path | None:
     """A fresh folder for the cache of this run, where an engine runs and no cache is named."""
     if not plan.roles & ENGINES or plan.engine.ec or ec_transfer:
         return None
-    return Path(tempfile.mkdtemp(prefix="tokenfleet-ec-"))
+    try:
+        return Path(tempfile.mkdtemp(prefix="tokenfleet-ec-"))
+    except OSError as error:
+        raise SettingsError(f"no folder for the encoder cache: {error}; give --ec") from None
 
 
 def _encoder_cache(

@@ -11,6 +11,7 @@ from runtime import logs
 from runtime.cores import num_cores
 from runtime.lifecycle import run_services
 from runtime.model_dir import read_model
+from tokenfleet.extras import require_extras
 from tokenfleet.options import environment
 from tokenfleet.plan import Plan
 from tokenfleet.shares import num_processes, shares_of
@@ -19,6 +20,9 @@ from workers.models.families import describe
 
 def start(plan: Plan) -> int:
     """Exit code of the process (see `runtime.lifecycle`). SettingsError where it cannot start."""
+    # Refused once, and before anything is started.
+    media = describe(read_model(plan.model).path)
+    require_extras(plan.command, plan.roles, takes_media=bool(media.modalities))
     cores = num_cores()
     count = num_processes(plan, cores, spreads=sys.platform == "linux")
     if count > 1:
@@ -34,7 +38,6 @@ def _run_several(plan: Plan, count: int, cores: int) -> int:
     from tokenfleet.processes import Processes
 
     logs.configure(plan.fleet.log_level, plan.fleet.log_format)
-    describe(read_model(plan.model).path)  # refused once, and before anything is started
     with (
         reserve(plan.ingress.host, plan.ingress.port) as address,
         tempfile.TemporaryDirectory(

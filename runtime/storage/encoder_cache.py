@@ -17,7 +17,7 @@ from runtime.errors import SettingsError, StoreError
 from runtime.storage import Embedding, EncoderCache
 from runtime.storage.digest import digest_of
 from runtime.storage.faults import store_error
-from runtime.storage.files import write_whole
+from runtime.storage.files import why_unusable, write_whole
 from runtime.storage.names import require_path, require_plain
 from runtime.storage.safetensors import PREFIX_BYTES, Layout, head_of, header_length, layout_of
 
@@ -33,11 +33,10 @@ def open_encoder_cache(url: str, namespace: str = "") -> EncoderCache:
     root = Path(unquote(parts.path))
     try:
         root = root / require_path(namespace) if namespace else root
-        root.mkdir(parents=True, exist_ok=True)
-    except (OSError, StoreError) as error:
+    except StoreError as error:
         raise SettingsError(f"--ec {url!r}: {error}") from error
-    if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
-        raise SettingsError(f"--ec {url!r}: {root} is not readable and writable")
+    if problem := why_unusable(str(root)):
+        raise SettingsError(f"--ec {url!r} cannot be used: {problem}")
     return DirectoryCache(root)
 
 

@@ -3,6 +3,7 @@
 Knows no store; errors are OSError.
 """
 
+import errno
 import os
 import uuid
 from collections.abc import Sequence
@@ -39,6 +40,30 @@ def read_whole(path: str) -> bytes | None:
             return file.readall()
     except FileNotFoundError:
         return None
+
+
+def why_unusable(folder: str) -> str | None:
+    """Make a folder where none is, and say in words why its files cannot be read and written.
+
+    A file is written to find out: permission bits do not tell of read-only mounts or of who asks.
+    That there is no room is not asked here; it comes and goes while a process runs.
+    """
+    try:
+        os.makedirs(folder, exist_ok=True)
+        os.listdir(folder)
+        probe = _write_aside(f"{folder}/probe", ())
+        try:
+            read_whole(probe)
+        finally:
+            os.unlink(probe)
+    except (FileExistsError, NotADirectoryError) as error:
+        return f"{error.filename} is not a folder"
+    except OSError as error:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return None if is_full else f"{error.filename}: {error.strerror}"
+    except ValueError as error:  # a null byte
+        return str(error)
+    return None
 
 
 def is_aside(name: str) -> bool:
