@@ -12,6 +12,7 @@ from runtime.storage import Embedding
 from schemas.envelope import now_ms
 from schemas.errors import Transient
 from workers.models.engine.fields import to_tensors
+from workers.models.engine.finite import require_finite
 from workers.models.engine.language import LanguageModel
 from workers.models.engine.loading import LoadedModel
 from workers.models.engine.protocol import EncoderInput, Generation, GenerationRequest
@@ -104,6 +105,7 @@ class _Encoding:
         if len(self._done) < len(self._items):
             item = self._items[len(self._done)]
             rows = encode_item(self._loaded, item.modality, to_tensors(item.fields))
+            require_finite(rows, f"The embedding of the {item.modality}", by_caller=item.by_caller)
             self._done.append(to_embedding(rows))
         return len(self._done) == len(self._items)
 
