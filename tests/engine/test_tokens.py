@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from schemas.errors import ApiError
 from tests.engine.builders import MODELS
-from workers.models.engine.choices import ChoiceGrammar
+from workers.models.engine.choices import MAX_BYTES, ChoiceGrammar, TokenIndex
 from workers.models.engine.sampling import Sampling
 from workers.models.engine.tokens import TextSource
 from workers.text.tokenizer import Tokenizer
@@ -84,14 +84,77 @@ def test_bytes_of_tokens_add_up_to_the_text(source):
     assert joined.decode().lstrip() == "Hello, wörld €"
 
 
+def allowed_by_looking(choices, output):
+    """The same, said simply."""
+    so_far = b"".join(SOURCE.token_bytes.get(token, b"") for token in output)
+    rests = [c.encode()[len(so_far) :] for c in choices if c.encode().startswith(so_far)]
+    ends = {2002} if b"" in rests else set()
+    return ends | {
+        token
+        for token, data in SOURCE.token_bytes.items()
+        if data and any(rest.startswith(data) for rest in rests)
+    }
+
+
+def test_a_step_does_not_depend_on_how_long_a_choice_is():
+    """Counted in looks at the vocabulary, since time says little beside other work."""
+    looks = []
+
+    class Counting(list):
+        def __getitem__(self, at):
+            looks.append(at)
+            return super().__getitem__(at)
+
+    def looks_of(choice):
+        index = TokenIndex(SOURCE.token_bytes)
+        index.pieces = Counting(index.pieces)
+        looks.clear()
+        grammar = ChoiceGrammar([choice], index, [2002])
+        assert grammar.allowed(grammar.start)
+        return len(looks)
+
+    assert looks_of("a b" * 50_000) == looks_of("a b" * 500)
+
+
+def test_choices_that_begin_alike_are_looked_through_once():
+    choices = [f"{'same beginning ' * 10}{number}" for number in range(1000)]
+    grammar = ChoiceGrammar(choices, SOURCE.token_index, [2002])
+
+    state = grammar.start
+    for token in encode("same beginning " * 10 + "77"):
+        assert token in grammar.allowed(state)
+        state = grammar.after(state, token)
+
+    assert 2002 in grammar.allowed(state)
+    assert state.high - state.low == 11
+
+
+def test_more_choices_than_are_looked_through_are_refused():
+    for choices in (["x" * (MAX_BYTES + 1)], ["é" * (MAX_BYTES // 2 + 1)]):
+        with pytest.raises(ApiError, match="bytes together") as caught:
+            ChoiceGrammar(choices, SOURCE.token_index, [2002])
+        assert (caught.value.status, caught.value.param) == (400, "structured_outputs")
+
+
+def test_bad_words_are_counted_before_they_are_tokenized(monkeypatch):
+    monkeypatch.setattr(SOURCE, "_encode", pytest.fail)
+
+    for words in (["x"] * 100_000, ["x" * 1_000_000]):
+        with pytest.raises(ApiError) as caught:
+            SOURCE.bad_words(words)
+        assert (caught.value.status, caught.value.param) == (400, "bad_words")
+        assert len(caught.value.message) < 200
+
+
 @given(st.lists(st.text("abé ", min_size=1, max_size=6), min_size=1, max_size=3), st.randoms())
 def test_any_walk_along_allowed_tokens_ends_in_a_choice(choices, random):
-    grammar = ChoiceGrammar(choices, SOURCE.token_bytes, [2002])
-    output = []
+    grammar = ChoiceGrammar(choices, SOURCE.token_index, [2002])
+    output, state = [], grammar.start
 
     while not output or output[-1] != 2002:
-        allowed = sorted(grammar.allowed(output))
-        assert allowed
+        allowed = sorted(grammar.allowed(state))
+        assert allowed == sorted(allowed_by_looking(choices, output))
         output.append(random.choice(allowed))
+        state = grammar.after(state, output[-1])
 
     assert TOKENIZER.decode(output[:-1]) in choices

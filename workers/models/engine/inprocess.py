@@ -3,6 +3,7 @@
 Knows no envelope, no cache and no HTTP.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from runtime.storage import Embedding
 from schemas.envelope import now_ms
 from schemas.errors import Transient
+from workers.models.engine.constraints import Constraints, takes_time
 from workers.models.engine.fields import to_tensors
 from workers.models.engine.finite import require_finite
 from workers.models.engine.language import LanguageModel
@@ -48,10 +50,17 @@ class InProcessEngine:
     async def generate(self, request: GenerationRequest) -> Generation:
         model = self._model
         assert model is not None, "started by its stage"
+        constraints = await self._constraints(request.sampling)
         return await self._thread.run(
-            lambda: RunningRequest(request, model, self._source),
+            lambda: RunningRequest(request, model, self._source, constraints),
             deadline_ms=request.deadline_ms,
         )
+
+    async def _constraints(self, sampling: Sampling) -> Constraints:
+        assert self._model is not None, "started by its stage"
+        if not takes_time(sampling):
+            return Constraints()
+        return await asyncio.to_thread(Constraints.of, sampling, self._model.facts, self._source)
 
     async def close(self) -> None:
         await self._thread.close()

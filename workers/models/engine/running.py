@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from workers.models.engine.constraints import Constraints
 from workers.models.engine.finite import require_finite_peak
 from workers.models.engine.language import LanguageModel
 from workers.models.engine.logprobs import Row, chosen_candidates, top_candidates
@@ -44,7 +45,11 @@ class RunningRequest:
     """`Steps` of one generation; see `workers.models.engine.thread`."""
 
     def __init__(
-        self, request: GenerationRequest, model: LanguageModel, source: TextSource | None
+        self,
+        request: GenerationRequest,
+        model: LanguageModel,
+        source: TextSource | None,
+        constraints: Constraints,
     ) -> None:
         self._request = request
         self._model = model
@@ -61,7 +66,7 @@ class RunningRequest:
         self._prompt_logprobs: list[Row | None] = [None]
         self._lines = [Line(index, _text(request, source)) for index in range(request.sampling.n)]
         self._live = list(self._lines)
-        self._picker = Picker(request, self._rules, model, source)
+        self._picker = Picker(request, self._rules, model.device, constraints)
 
     def step(self) -> bool:
         if self._done_tokens < len(self._prompt):
@@ -110,8 +115,9 @@ class RunningRequest:
     def _extend(self, logits: Tensor) -> None:
         """Pick a token for each live choice and let go of those that end."""
         outputs = [line.tokens for line in self._live]
-        masked = self._picker.constrain(logits, outputs)
-        tokens = self._picker.pick(masked, outputs, [line.index for line in self._live])
+        choices = [line.index for line in self._live]
+        masked = self._picker.constrain(logits, outputs, choices)
+        tokens = self._picker.pick(masked, outputs, choices)
         for line, token, row in zip(self._live, tokens, self._score(masked, tokens), strict=True):
             if row is not None:
                 line.logprobs.append(row)
