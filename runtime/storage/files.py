@@ -65,11 +65,10 @@ def open_regular(path: str) -> BinaryIO | None:
         if error.errno in _NO_FILE:
             return None
         raise
-    file = os.fdopen(number, "rb")
     if not stat.S_ISREG(os.fstat(number).st_mode):
-        file.close()
+        os.close(number)
         return None
-    return file
+    return os.fdopen(number, "rb")
 
 
 def clear_way(path: str) -> bool:
