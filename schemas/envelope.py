@@ -36,14 +36,14 @@ GENERATED = "generated"
 """msgpack list, one map per prompt: a GenerateResponse."""
 
 
-def kwargs_part(modality: str, mm_hash: str) -> str:
-    """Part that holds the full MultiModalKwargsItem of an item (msgpack bytes, 02 §4)."""
-    return f"kwargs:{modality}:{mm_hash}"
+def kwargs_part(modality: str, key: str) -> str:
+    """Part that holds the full MultiModalKwargsItem of an item (msgpack bytes), by `Item.key`."""
+    return f"kwargs:{modality}:{key}"
 
 
-def metadata_part(modality: str, mm_hash: str) -> str:
-    """Part that holds only the metadata fields of an item (msgpack bytes, 02 §6)."""
-    return f"metadata:{modality}:{mm_hash}"
+def metadata_part(modality: str, key: str) -> str:
+    """Part that holds only the metadata fields of an item (msgpack bytes), by `Item.key`."""
+    return f"metadata:{modality}:{key}"
 
 
 RequestId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
@@ -83,12 +83,22 @@ class BlobRef(_Model):
 
 
 class Item(_Model):
-    """One multimodal item of one prompt. Its payloads are parts named by modality and hash."""
+    """One multimodal item of one prompt. Its payloads are parts named by modality and key."""
 
     prompt: int = 0
     """Index into the prompts of the request."""
     modality: str
     mm_hash: str
+    """The name on the wire, in render's answers and in descriptors."""
+    entry: str = ""
+    """The name inside (`schemas.identity`) where it is not the hash itself."""
+    alias: str = ""
+    """Name under which a caller's tensors are found by their hash alone; empty for an item that
+    was rendered here."""
+    content: str = ""
+    """Digest of the tensors that the caller sent, or means."""
+    by_caller: bool = False
+    """The caller made its numbers: what is wrong with them is the caller's fault."""
     offset: int
     """First placeholder position in the prompt's token_ids."""
     length: int
@@ -97,6 +107,11 @@ class Item(_Model):
     """(start, length) runs inside the range that hold embeddings; None: the whole range does."""
     encoded: bool = False
     """The embedding is in the encoder cache already: encode skips the item."""
+
+    @property
+    def key(self) -> str:
+        """What its parts and its entry in the encoder cache are named by."""
+        return self.entry or self.mm_hash
 
     @property
     def num_embeds(self) -> int:
@@ -195,7 +210,7 @@ class Envelope(_Model):
     held: dict[str, BlobRef] = Field(default_factory=dict)
     """Parts that this stop must not see but a later one, or a heal, needs: references only."""
     missing: list[str] = Field(default_factory=list)
-    """Hashes whose embedding prefill did not find; the coordinator heals them."""
+    """Keys of items whose embedding prefill did not find; the coordinator heals them."""
     outcome: Outcome | None = None
     trace: list[Hop] = Field(default_factory=list)
 

@@ -131,7 +131,7 @@ def _encoder_cache(
     plan: Plan, directory: ModelDirectory, ec_transfer: EcTransfer | None, scratch: Path | None
 ) -> EncoderCache | None:
     if ec_transfer is not None:  # vLLM's own layout: shared with its engines as it is
-        return open_encoder_cache(ec_transfer.url)
+        return open_encoder_cache(ec_transfer.url, is_flat=True)
     url = plan.engine.ec or (f"directory://{quote(str(scratch))}" if scratch else None)
     has_weights = any(directory.path.glob("*.safetensors"))
     if url is None or not (has_weights or plan.roles & ENGINES):

@@ -52,7 +52,7 @@ def walk(matchers, random, most=200):
 def test_a_choice_is_one_of_the_texts(choices, random):
     grammar = Grammars(SOURCE, VOCAB, [EOS])._compile({"choice": choices})
 
-    said = walk(Matchers(Constraint(grammar), 1, VOCAB), random)
+    said = walk(Matchers(Constraint(grammar), 1), random)
 
     assert any(choice.startswith(said) or choice == said for choice in choices)
     assert said in choices
@@ -63,7 +63,7 @@ def test_a_choice_is_one_of_the_texts(choices, random):
 def test_an_object_is_valid_json_of_its_schema(random):
     grammar = Grammars(SOURCE, VOCAB, [EOS])._compile({"json": SCHEMA, "json_object": None})
 
-    said = walk(Matchers(Constraint(grammar), 1, VOCAB), random)
+    said = walk(Matchers(Constraint(grammar), 1), random)
 
     if said is not None:
         value = json.loads(said)
@@ -74,14 +74,14 @@ def test_an_object_is_valid_json_of_its_schema(random):
 async def test_a_regular_expression_is_matched(grammars):
     grammar = await grammars.compile({"regex": "[0-9]{3}-[a-c]"})
 
-    said = walk(Matchers(Constraint(grammar), 1, VOCAB), __import__("random").Random(0))
+    said = walk(Matchers(Constraint(grammar), 1), __import__("random").Random(0))
 
     assert re.fullmatch("[0-9]{3}-[a-c]", said)
 
 
 async def test_a_constraint_waits_for_the_end_of_reasoning(grammars):
     grammar = await grammars.compile({"choice": ["yes"]})
-    matchers = Matchers(Constraint(grammar, frozenset({7})), 2, VOCAB)
+    matchers = Matchers(Constraint(grammar, frozenset({7})), 2)
 
     assert len(allowed(matchers)) == VOCAB
     matchers.accept(0, 7)

@@ -81,3 +81,13 @@ def test_bytes_of_tokens_add_up_to_the_text(source):
     joined = b"".join(source.token_bytes[token] for token in ids)
 
     assert joined.decode().lstrip() == "Hello, wörld €"
+
+
+def test_bad_words_are_counted_before_they_are_tokenized(monkeypatch):
+    monkeypatch.setattr(SOURCE, "_encode", pytest.fail)
+
+    for words in (["x"] * 100_000, ["x" * 1_000_000]):
+        with pytest.raises(ApiError) as caught:
+            SOURCE.bad_words(words)
+        assert (caught.value.status, caught.value.param) == (400, "bad_words")
+        assert len(caught.value.message) < 200

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from workers.models.memo import Memo
-from workers.models.stored import StoredItem, namespace, object_name
+from workers.models.stored import StoredItem, namespace, uuid_name
 from workers.models.waiting import SingleFlight, in_order, until_failure
 from workers.render.media import Replacement
 
@@ -88,7 +88,7 @@ def test_a_memo_forgets_what_was_used_least_recently() -> None:
 
 
 def test_a_stored_item_comes_back_as_it_was() -> None:
-    item = StoredItem("image", None, b"m", Replacement(((7, 2), (8, 1))), [(0, 2)])
+    item = StoredItem("image", "c0ffee", None, b"m", Replacement(((7, 2), (8, 1))), [(0, 2)])
 
     assert StoredItem.decode(item.encode()) == item
 
@@ -107,9 +107,11 @@ def test_tenants_and_settings_have_names_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("uuid", ["../../x", "a/b", "", "=abc", "ü", "x" * 500, "a b"])
-def test_any_uuid_has_a_plain_object_name(uuid: str) -> None:
-    name = object_name("ns", uuid)
+@pytest.mark.parametrize("salt", [None, "", "salt"])
+def test_any_uuid_has_a_plain_object_name(uuid: str, salt: str | None) -> None:
+    name = uuid_name("ns", "image", uuid, salt)
 
-    assert name.count("/") == 2
+    assert name.count("/") == 3
     assert ".." not in name
-    assert name != object_name("ns", uuid + "1")
+    assert name != uuid_name("ns", "image", uuid + "1", salt)
+    assert name != uuid_name("ns", "image", uuid, "other")

@@ -231,13 +231,14 @@ def test_a_header_of_any_json_is_a_layout_or_a_store_error(value):
 @given(st.integers(1, 50), st.integers(1, 50), st.sampled_from(["float32", "bfloat16", "float16"]))
 def test_layout_reads_what_head_writes(rows: int, width: int, dtype: str):
     data = bytes(rows * width * (4 if dtype == "float32" else 2))
-    head = head_of(Embedding(dtype, (rows, width), data), "c0ffee")
+    head = head_of(Embedding(dtype, (rows, width), data), {"checksum": "c0ffee"})
 
     layout = layout_of(head[8:], len(data))
 
     assert header_length(head[:8]) == len(head) - 8
     assert len(head) % 8 == 0
-    assert layout == Layout(dtype, (rows, width), len(data), "c0ffee")
+    names = {"checksum": "c0ffee"}
+    assert layout == Layout(dtype, (rows, width), len(data), "c0ffee", names)
 
 
 def entry_file(root: Path, mm_hash: str = "abc") -> Path:

@@ -41,7 +41,9 @@ class Subject:
 
     modality: str
     mm_hash: str
-    """Empty where nothing can be made of it whatever it is called."""
+    """Its name on the wire. Empty where nothing can be made of it whatever it is called."""
+    content: str = ""
+    """The hash of what was sent, also where a uuid names it; empty for a uuid alone."""
     plan: Plan | None = None
     """None: only a uuid was given, or the family takes no such medium."""
     refusal: ApiError | None = None
@@ -53,7 +55,9 @@ class Subject:
     index: int = 0
     """Its number within its modality, for errors about a uuid alone."""
     is_named: bool = False
-    """The caller chose the identity (a uuid): what is stored under it wins over what was sent."""
+    """The caller chose its name on the wire, a uuid."""
+    by_caller: bool = False
+    """Its embeddings were made elsewhere."""
 
     @property
     def is_sent(self) -> bool:
@@ -66,11 +70,22 @@ class Subject:
             return None
         fields = dict(self.plan.metadata)
         metadata = encode_item(fields) if fields else None
-        return StoredItem(self.modality, None, metadata, self.plan.replacement, self.plan.embeds)
+        plan = self.plan
+        return StoredItem(
+            self.modality, self.content, None, metadata, plan.replacement, plan.embeds
+        )
 
 
 def of_uuid(place: Place, request: MediaRequest) -> Subject:
-    return _subject(place, request.item_id(place, None))
+    return _subject(place, request.item_id(place, None, uuid=place.part.uuid))
+
+
+def named(subject: Subject, place: Place, request: MediaRequest) -> Subject:
+    """A medium that was sent, under the name that it has on the wire."""
+    if place.part.uuid is None or not subject.mm_hash:
+        return replace(subject, content=subject.mm_hash)
+    name = request.item_id(place, None, uuid=place.part.uuid)
+    return replace(subject, content=subject.mm_hash, mm_hash=name)
 
 
 def is_small_jpeg(place: Place) -> bool:
@@ -258,7 +273,8 @@ def of_embeds(place: Place, request: MediaRequest) -> Subject:
     def make() -> bytes:
         return _encoded({main: request.family.embeds_field(fields[main])}, plan)
 
-    return _subject(place, request.item_id(place, fields), plan=plan, make=make)
+    name = request.item_id(place, fields)
+    return _subject(place, name, plan=plan, make=make, by_caller=True)
 
 
 def _subject(place: Place, mm_hash: str, **known: Any) -> Subject:

@@ -172,6 +172,7 @@ class RenderStage:
             want_tensors=job.envelope.kind not in _BARE or given.request.mm_payload == "tensors",
             mm_processor_kwargs=given.mm_processor_kwargs,
             media_io_kwargs=given.media_io_kwargs,
+            cache_salt=given.request.cache_salt,
         )
         side = self._running.tokenizer.truncation_side
         ids, items = truncate_expanded(ids, items, given.rules, side)
@@ -184,6 +185,7 @@ class RenderStage:
         parts: Sequence[MediaPart],
         *,
         want_tensors: bool,
+        cache_salt: str | None,
         mm_processor_kwargs: Mapping[str, Any] | None = None,
         media_io_kwargs: Mapping[str, Any] | None = None,
     ) -> tuple[list[int], list[Item], list[MediaItem]]:
@@ -194,6 +196,7 @@ class RenderStage:
             mm_processor_kwargs=mm_processor_kwargs,
             media_io_kwargs=media_io_kwargs,
             tenant=job.envelope.caller.tenant,
+            cache_salt=cache_salt,
             want_tensors=want_tensors,
             # In a heal the cache has just proved to be of no use.
             skip_encoded=job.envelope.kind not in _BARE and not job.envelope.heals,
@@ -208,6 +211,8 @@ class RenderStage:
                 length=length,
                 embeds=item.embeds,
                 encoded=item.encoded,
+                entry=item.entry,
+                by_caller=item.by_caller,
             )
             for item, (offset, length) in zip(loaded, ranges, strict=True)
         ]
@@ -216,7 +221,9 @@ class RenderStage:
     async def _raw_media(self, job: Job, request: GenerateRequest) -> None:
         """A generate request that brings media for the placeholders among its tokens (03 §4.4)."""
         parts = self._running.raw_media_parts(request.raw_media())
-        ids, items, media = await self._place(job, request.token_ids, parts, want_tensors=True)
+        ids, items, media = await self._place(
+            job, request.token_ids, parts, want_tensors=True, cache_salt=request.cache_salt
+        )
         await write_expanded(job, ids, items, media)
 
     # --- running

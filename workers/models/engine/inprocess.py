@@ -3,6 +3,7 @@
 Knows no envelope, no cache and no HTTP.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
@@ -12,7 +13,9 @@ from torch import Tensor
 from runtime.storage import Embedding
 from schemas.envelope import now_ms
 from schemas.errors import Transient
+from workers.models.engine.constraints import Constraints
 from workers.models.engine.fields import to_tensors
+from workers.models.engine.finite import require_finite
 from workers.models.engine.language import LanguageModel
 from workers.models.engine.loading import LoadedModel
 from workers.models.engine.protocol import EncoderInput, GenerationRequest, Progress
@@ -59,21 +62,24 @@ class InProcessEngine:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Progress, None]:
         model = self._model
         assert model is not None, "started by its stage"
-        constraint = await self._constraint(request)
+        constraints = await self._constraints(request)
         steps = self._thread.stream(
-            lambda: RunningRequest(request, model, self._source, constraint),
+            lambda: RunningRequest(request, model, self._source, constraints),
             deadline_ms=request.deadline_ms,
         )
         async with aclosing(steps):
             async for progress in steps:
                 yield progress
 
-    async def _constraint(self, request: GenerationRequest) -> Constraint | None:
-        wire = request.sampling.structured
+    async def _constraints(self, request: GenerationRequest) -> Constraints:
+        """ApiError for words and grammars that are more than this engine takes."""
+        source, wire, words = self._source, request.sampling.structured, request.sampling.bad_words
+        bad_words = await asyncio.to_thread(source.bad_words, words) if source and words else []
         if wire is None:
-            return None
+            return Constraints(bad_words)
         assert self._grammars is not None, "the stage refuses it where there is no tokenizer"
-        return Constraint(await self._grammars.compile(wire), request.constrained_after)
+        grammar = await self._grammars.compile(wire)
+        return Constraints(bad_words, Constraint(grammar, request.constrained_after))
 
     async def close(self) -> None:
         await self._thread.close()
@@ -127,6 +133,7 @@ class _Encoding:
         if len(self._done) < len(self._items):
             item = self._items[len(self._done)]
             rows = encode_item(self._loaded, item.modality, to_tensors(item.fields))
+            require_finite(rows, f"The embedding of the {item.modality}", by_caller=item.by_caller)
             self._done.append(to_embedding(rows))
         return len(self._done) == len(self._items)
 

@@ -21,6 +21,8 @@ class EncoderInput:
     mm_hash: str
     fields: Mapping[str, Field]
     """`schemas.mm_item` fields by name."""
+    by_caller: bool = False
+    """Its numbers are the caller's: whether what comes of them is the caller's fault or ours."""
 
 
 class Encoder(Protocol):
@@ -29,7 +31,10 @@ class Encoder(Protocol):
     async def start(self) -> None: ...
 
     async def encode(self, items: Sequence[EncoderInput], *, deadline_ms: float) -> list[Embedding]:
-        """One embedding per item, in order. ApiError where an item is not what the tower takes."""
+        """One embedding per item, in order, all numbers finite.
+
+        ApiError where an item is not what the tower takes.
+        """
 
     async def close(self) -> None: ...
 
@@ -45,6 +50,8 @@ class PlacedItem:
     embedding: Embedding
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Placeholder metadata as plain lists and numbers, e.g. image_grid_thw [t, h, w]."""
+    by_caller: bool = False
+    """Its numbers are the caller's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from workers.models.engine.constraints import Constraints
+from workers.models.engine.finite import require_finite_peak
 from workers.models.engine.language import LanguageModel
 from workers.models.engine.logprobs import chosen_candidates, top_candidates
 from workers.models.engine.picking import Picker
 from workers.models.engine.protocol import Finish, GenerationRequest, Progress, Row, TokenDelta
 from workers.models.engine.stopping import Stopped, StopRules
-from workers.models.engine.structured import Constraint
 from workers.models.engine.text import GrowingText
 from workers.models.engine.tokens import TextSource
 
@@ -58,7 +59,7 @@ class RunningRequest:
         request: GenerationRequest,
         model: LanguageModel,
         source: TextSource | None,
-        constraint: Constraint | None = None,
+        constraints: Constraints,
     ) -> None:
         self._request = request
         self._model = model
@@ -68,6 +69,7 @@ class RunningRequest:
             eos_token_id=model.facts.eos_token_id,
             more_eos_ids=model.facts.more_eos_ids,
         )
+        self._by_caller = any(item.by_caller for item in request.items)
         self._prompt = model.prepare(request.token_ids, request.items)
         self._cache: DynamicCache = model.new_cache()
         self._done_tokens = 0  # of the prompt
@@ -77,7 +79,7 @@ class RunningRequest:
         self._news: list[TokenDelta] = []
         self._lines = [Line(index, _text(request, source)) for index in range(request.sampling.n)]
         self._live = list(self._lines)
-        self._picker = Picker(request, self._rules, model, source, constraint)
+        self._picker = Picker(request, self._rules, model.device, constraints)
 
     def step(self) -> bool:
         if self._done_tokens < len(self._prompt):
@@ -109,6 +111,7 @@ class RunningRequest:
         scored = self._request.sampling.prompt_logprobs
         keep = 1 if scored is None else stop - start
         logits = self._model.prefill(self._prompt, start, stop, self._cache, keep=keep)
+        self._require_finite(logits)
         if scored is not None and self._prompt_logprobs is not None:
             following = self._request.token_ids[start + 1 : stop + 1]
             self._prompt_logprobs += top_candidates(logits[: len(following)], following, scored)
@@ -119,7 +122,12 @@ class RunningRequest:
         newest = [line.tokens[-1] for line in self._live]
         # Each live choice has the same number of tokens.
         position = self._prompt.next_position + len(self._live[0].tokens) - 1
-        return self._model.decode(newest, position, self._cache)
+        logits = self._model.decode(newest, position, self._cache)
+        self._require_finite(logits)
+        return logits
+
+    def _require_finite(self, logits: Tensor) -> None:
+        require_finite_peak(logits, "The model's output", by_caller=self._by_caller)
 
     def _extend(self, logits: Tensor) -> None:
         """Pick a token for each live choice and let go of those that end."""

@@ -18,6 +18,8 @@ from schemas.refusals import bad_request
 from workers.models.engine.tokens import TextSource
 
 COMPILE_TIMEOUT_S = 10.0
+MAX_BYTES = 256 * 1024
+"""Of a constraint as it is given."""
 CACHE_BYTES = 256 * 1024 * 1024
 
 
@@ -47,6 +49,8 @@ class Grammars:
 
         ApiError 400 for what cannot be compiled, or not within a few seconds.
         """
+        if sum(map(_size, wire.values())) > MAX_BYTES:
+            raise _refused(f"it has more than {MAX_BYTES} bytes")
         try:
             async with asyncio.timeout(COMPILE_TIMEOUT_S), self._turn:
                 return await asyncio.to_thread(self._compile, wire)
@@ -111,6 +115,12 @@ class Grammars:
         return xgrammar.GrammarCompiler(info, max_threads=1, cache_limit_bytes=CACHE_BYTES)
 
 
+def _size(value: Any) -> int:
+    """UTF-8 bytes of a text, or of the JSON of anything else."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return len(text.encode("utf-8", "replace"))
+
+
 def _one_of(texts: Sequence[str]) -> str:
     """EBNF of a choice between literal texts. JSON's escapes are also those of xgrammar's EBNF."""
     return "root ::= " + " | ".join(json.dumps(text) for text in texts)
@@ -130,13 +140,13 @@ def _refused(why: str) -> ApiError:
 class Matchers:
     """One request's choices, each at its own place in the grammar."""
 
-    def __init__(self, constraint: Constraint, num_choices: int, vocab_size: int) -> None:
+    def __init__(self, constraint: Constraint, num_choices: int) -> None:
         self._matchers = [
             xgrammar.GrammarMatcher(constraint.grammar) for _ in range(num_choices)
         ]
         self._begins_after = constraint.begins_after
         self._is_bound = [not constraint.begins_after] * num_choices
-        self._vocab_size = vocab_size
+        self._vocab_size = constraint.grammar.tokenizer_info.vocab_size
 
     def mask(self, logits: Tensor, choices: Sequence[int]) -> Tensor:
         """What the grammar forbids is never seen, not even by log-probabilities."""
