@@ -25,7 +25,7 @@ from schemas.topics import MAX_REQUEST_RECORD_BYTES, Topics, is_topic_name
 
 MAX_CUSTOM_ID = 1024
 """Characters. Longer ones are refused, and repeated cut."""
-MAX_KEY_BYTES = 4096
+MAX_KEY_BYTES = 64 * 1024
 MAX_NAME_BYTES = 1024
 """Of the headers `idempotency-key` and `x-tenant`."""
 MAX_ECHOED_BYTES = 1024
