@@ -1,14 +1,18 @@
 """The HTTP front of a process: the gateway and the server before it, as services."""
 
+import logging
 from collections.abc import Iterator, Mapping
 
 from ingress.app import create_app
 from ingress.connection import ConnectionLimits
 from ingress.gateway import Gateway
 from ingress.server import HttpServer
+from runtime.addresses import url_of
 from runtime.health import Readiness
 from runtime.lifecycle import Service
 from tokenfleet.shared import Shared
+
+logger = logging.getLogger(__name__)
 
 
 class Front:
@@ -16,6 +20,9 @@ class Front:
 
     def __init__(self, shared: Shared, readiness: Readiness) -> None:
         plan = shared.plan
+        self._host = plan.ingress.host
+        self._is_one_of_several = plan.process is not None
+        self._model = shared.directory.served_names[0]
         self._readiness = readiness
         self.gateway = Gateway(
             shared.bus, shared.blobs, shared.topics, max_pending=plan.ingress.max_pending
@@ -35,7 +42,7 @@ class Front:
             host=plan.ingress.host,
             port=plan.ingress.port,
             shutdown_timeout_s=plan.fleet.shutdown_timeout_s,
-            shares_port=plan.process is not None,
+            shares_port=self._is_one_of_several,
             limits=ConnectionLimits(
                 max_head_bytes=plan.ingress.max_head_bytes,
                 receive_timeout_s=plan.ingress.receive_timeout_s,
@@ -47,10 +54,19 @@ class Front:
     def port(self) -> int:
         return self._server.port
 
+    @property
+    def url(self) -> str:
+        return url_of(self._host, self.port)
+
     def services(self) -> Iterator[Service]:
         gateway, server = self.gateway, self._server
         yield Service("gateway", gateway.start, lambda _: gateway.close(), gateway.wait)
-        yield Service("http", server.start, lambda _: server.close(), server.wait)
+        yield Service("http", self._listen, lambda _: server.close(), server.wait)
+
+    async def _listen(self) -> None:
+        await self._server.start()
+        if not self._is_one_of_several:  # their parent says it once, for all of them
+            logger.info("listening", extra={"url": self.url, "model": self._model})
 
     async def _problems(self) -> Mapping[str, str]:
         return {f"problem_{i}": text for i, text in enumerate(self._readiness.reasons())}
