@@ -8,7 +8,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from runtime import logs
 from runtime.addresses import url_of
 from runtime.cores import num_cores
 from runtime.lifecycle import Service, run_services
@@ -16,6 +15,7 @@ from runtime.model_dir import ModelDirectory, read_model
 from tokenfleet.extras import require_extras
 from tokenfleet.options import environment
 from tokenfleet.plan import Plan
+from tokenfleet.process_logs import configure_logs
 from tokenfleet.shares import num_processes, shares_of
 from workers.models.families import describe
 
@@ -42,7 +42,7 @@ def _run_several(plan: Plan, directory: ModelDirectory, count: int, cores: int) 
     from tokenfleet.event_loop import run_loop
     from tokenfleet.processes import Processes
 
-    logs.configure(plan.fleet.log_level, plan.fleet.log_format)
+    configure_logs(plan)
     with (
         reserve(plan.ingress.host, plan.ingress.port) as address,
         tempfile.TemporaryDirectory(
