@@ -150,4 +150,4 @@ def _listen(host: str, port: int, *, shares_port: bool = False) -> socket.socket
 
 
 def _not_to_be_had(host: str, port: int, error: OSError) -> SettingsError:
-    return SettingsError(f"cannot listen on {host}:{port}: {error.strerror}")
+    return SettingsError(f"--port {port}: cannot listen on {host}:{port}: {error.strerror}")

@@ -200,7 +200,18 @@ class IngressSettings(Group):
 
 
 class HealthSettings(Group):
-    """Probes of a role without HTTP front."""
+    """Probes and metrics of a role without HTTP front."""
 
-    health_host: str = "127.0.0.1"
-    health_port: int = Field(0, ge=0, le=65535, description="0: any free port")
+    health_host: str = Field(
+        "127.0.0.1",
+        min_length=1,
+        description="Address of /health, /ready and /metrics; one that the scraper reaches, such as"
+        " 0.0.0.0",
+    )
+    health_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="0: any free port; default: coordinator 9101, render 9102, encode 9103, prefill"
+        " 9104, derender 9105, or any free port where that is taken",
+    )

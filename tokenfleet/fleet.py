@@ -26,7 +26,7 @@ class Fleet:
     def url(self) -> str:
         """Of the HTTP front."""
         assert self.front is not None, "this part of a fleet has no HTTP front"
-        return f"http://{self.shared.plan.ingress.host}:{self.front.port}"
+        return self.front.url
 
     async def __aenter__(self) -> Self:
         timeout_s = self.shared.plan.fleet.shutdown_timeout_s

@@ -7,6 +7,7 @@ from ingress.app import create_app
 from ingress.connection import ConnectionLimits
 from ingress.gateway import Gateway
 from ingress.server import HttpServer
+from runtime.addresses import url_of
 from runtime.health import Readiness
 from runtime.lifecycle import Service
 from tokenfleet.shared import Shared
@@ -19,8 +20,10 @@ class Front:
 
     def __init__(self, shared: Shared, readiness: Readiness) -> None:
         plan = shared.plan
+        self._host = plan.ingress.host
+        self._is_one_of_several = plan.process is not None
+        self._model = shared.directory.served_names[0]
         self._readiness = readiness
-        self._model = shared.limits.served_name
         self.gateway = Gateway(
             shared.bus, shared.blobs, shared.topics, max_pending=plan.ingress.max_pending
         )
@@ -39,7 +42,7 @@ class Front:
             host=plan.ingress.host,
             port=plan.ingress.port,
             shutdown_timeout_s=plan.fleet.shutdown_timeout_s,
-            shares_port=plan.process is not None,
+            shares_port=self._is_one_of_several,
             limits=ConnectionLimits(
                 max_head_bytes=plan.ingress.max_head_bytes,
                 receive_timeout_s=plan.ingress.receive_timeout_s,
@@ -51,6 +54,10 @@ class Front:
     def port(self) -> int:
         return self._server.port
 
+    @property
+    def url(self) -> str:
+        return url_of(self._host, self.port)
+
     def services(self) -> Iterator[Service]:
         gateway, server = self.gateway, self._server
         yield Service("gateway", gateway.start, lambda _: gateway.close(), gateway.wait)
@@ -58,7 +65,8 @@ class Front:
 
     async def _listen(self) -> None:
         await self._server.start()
-        logger.info("listening", extra={"url": self._server.url, "model": self._model})
+        if not self._is_one_of_several:  # their parent says it once, for all of them
+            logger.info("listening", extra={"url": self.url, "model": self._model})
 
     async def _problems(self) -> Mapping[str, str]:
         return {f"problem_{i}": text for i, text in enumerate(self._readiness.reasons())}

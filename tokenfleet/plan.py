@@ -31,6 +31,16 @@ RENDER_SERVER = frozenset({Role.COORDINATOR, Role.RENDER, Role.DERENDER, Role.IN
 ENGINES = frozenset({Role.ENCODE, Role.PREFILL})
 
 
+HEALTH_PORTS = {
+    Role.COORDINATOR: 9101,
+    Role.RENDER: 9102,
+    Role.ENCODE: 9103,
+    Role.PREFILL: 9104,
+    Role.DERENDER: 9105,
+}
+"""Where a role without HTTP front answers probes and scrapers, unless told otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One process of a fleet."""
@@ -57,6 +67,12 @@ class Plan:
             return "launch render"
         (role, *_) = sorted(self.roles)
         return role.value if role in (Role.COORDINATOR, Role.INGRESS) else f"worker {role.value}"
+
+    @property
+    def health_port(self) -> int:
+        """The default; 0, any, for a process of several roles."""
+        roles = tuple(self.roles)
+        return HEALTH_PORTS.get(roles[0], 0) if len(roles) == 1 else 0
 
     @property
     def is_alone(self) -> bool:

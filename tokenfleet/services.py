@@ -140,7 +140,11 @@ def _stage(stage: Stage, readiness: Readiness) -> Service:
 
 def _health(shared: Shared, readiness: Readiness, liveness: list[Check]) -> Service:
     server = HealthServer(
-        shared.plan.health, readiness=readiness, telemetry=shared.telemetry, liveness=liveness
+        shared.plan.health,
+        readiness=readiness,
+        telemetry=shared.telemetry,
+        liveness=liveness,
+        default_port=shared.plan.health_port,
     )
     return Service("health", server.start, lambda _: server.stop())
 

@@ -59,6 +59,6 @@ def compared(
         if info.max_message_bytes < needed:
             too_small.append(
                 f"{topic} takes records of {info.max_message_bytes} bytes and needs {needed}:"
-                f" set its max.message.bytes"
+                " set its max.message.bytes"
             )
     return Report(created, other_counts, too_small)

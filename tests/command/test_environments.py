@@ -91,7 +91,8 @@ def _not_here(reason: str) -> None:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    uv("build", "--quiet", "--wheel", "--out-dir", folder, ROOT)
+    # From a source distribution: nothing that an earlier build left in the checkout gets in.
+    uv("build", "--quiet", "--out-dir", folder, ROOT)
     (built,) = folder.glob("*.whl")
     return built
 

@@ -110,3 +110,15 @@ def test_an_engine_is_not_multiplied():
     with pytest.raises(SettingsError, match="--api-server-count"):
         plan(api_server_count=2)
     assert plan(api_server_count=1).ingress.api_server_count == 1
+
+
+def test_every_role_without_an_http_front_has_a_port_of_its_own_for_probes():
+    ports = {role: plan({role}, **KAFKA).health_port for role in set(Role) - {Role.INGRESS}}
+
+    assert ports == {
+        Role.COORDINATOR: 9101,
+        Role.RENDER: 9102,
+        Role.ENCODE: 9103,
+        Role.PREFILL: 9104,
+        Role.DERENDER: 9105,
+    }

@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +142,7 @@ def test_a_directory_without_weights_serves_no_model(tmp_path, monkeypatch, caps
 
 
 @pytest.fixture(params=["locked", "read-only", "file", "below a file"])
-def unusable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+def unusable(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A path that no process can keep files in."""
     path = tmp_path / "store"
     match request.param:
@@ -159,7 +159,7 @@ def unusable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         case "below a file":
             path.touch()
             path = path / "store"
-    yield path
+    return path
 
 
 def test_a_store_that_cannot_be_written_is_refused(unusable, monkeypatch, capsys):
