@@ -45,6 +45,10 @@ class Process:
             return False
 
     @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    @property
     def pid(self) -> int:
         return self._process.pid
 
