@@ -2,7 +2,6 @@
 
 import os
 import socket
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,10 @@ from runtime.errors import SettingsError
 from runtime.settings import RenderSettings
 from schemas.errors import ApiError, FailureCode
 from tests.models_media.web import Site, serving
-from workers.models.fetch import Fetcher, decode_base64, split_data_url
-from workers.models.limits import Budget, MediaLimits
+from workers.models.downloads import downloads_of
+from workers.models.fetch import Fetcher, decode_base64, decode_payload, split_data_url
+from workers.models.limits import MediaLimits
+from workers.models.shares import SharedBytes
 from workers.render.media import MediaPart
 
 FAST = {"retry_delay_s": 0.01, "image_fetch_timeout_s": 2.0}
@@ -34,10 +35,10 @@ async def fetch(
         allowed_media_domains=domains, allowed_local_media_path=str(root) if root else None
     )
     fetcher = Fetcher(settings, bounds)
-    budget = Budget(bounds.max_request_download_bytes, "Media downloads", status=422)
+    memory = SharedBytes(bounds.max_fetched_bytes)
     try:
         part = MediaPart("image", "url", "image_url", url)
-        return await fetcher.fetch(part, budget, time.monotonic() + 10)
+        return await fetcher.fetch(part, downloads_of(bounds, memory.claim()))
     finally:
         await fetcher.close()
 
@@ -236,11 +237,38 @@ class TestUrls:
             split_data_url("data:image/png;base64")
         with pytest.raises(ApiError, match="Only base64"):
             split_data_url("data:image/png,hello")
-        with pytest.raises(ApiError, match="base64"):
-            decode_base64("@@@not base64@@@")
+
+    @pytest.mark.parametrize("text", ["@@@not base64@@@", "AAA", "AA A", "AAAA%", "AA%zzA"])
+    def test_what_is_not_base64_is_refused(self, text: str) -> None:
+        with pytest.raises(ApiError):
+            decode_base64(text)
+
+    @pytest.mark.parametrize(
+        "text", ["/+8=", "/+8%3D", "%2F%2b8=", "/+\r\n8=", " /+ 8=\n", "%2F+8%0A="]
+    )
+    def test_base64_may_be_folded_and_escaped(self, text: str) -> None:
+        assert decode_base64(text) == b"\xff\xef"
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "data:image/png;base64,/+8=", "data:image/png;BASE64,/+8=", "data:;Base64,/+8=",
+            "data:image/png;name=a.png; base64,/+8=", "data:image/png,%FF%EF", "data:,%ff%ef",
+            "data:image/png;charset=x,%ff%ef",
+        ],
+    )  # fmt: skip
+    def test_a_data_url_is_read_as_the_standard_says(self, url: str) -> None:
+        _, payload, is_base64 = split_data_url(url)
+
+        assert decode_payload(payload, is_base64) == b"\xff\xef"
+
+    @pytest.mark.parametrize("payload", ["%8", "%", "%zz", "a%4"])
+    def test_broken_escapes_are_refused(self, payload: str) -> None:
+        with pytest.raises(ApiError, match="hexadecimal"):
+            decode_payload(payload, is_base64=False)
 
     def test_a_data_url_tells_its_type_without_parameters(self) -> None:
-        assert split_data_url("data:image/png;x=y;base64,AAAA") == ("image/png", "AAAA")
+        assert split_data_url("data:image/png;x=y;base64,AAAA") == ("image/png", "AAAA", True)
 
 
 class TestLocalFiles:
