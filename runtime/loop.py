@@ -9,8 +9,10 @@ import asyncio
 import contextvars
 import logging
 import time
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Coroutine, Sequence
 from functools import partial
+from typing import Any
 
 from runtime import flow
 from runtime.backlog import Backlog, Work
@@ -30,6 +32,8 @@ _POLL_S = 0.5
 _FULL_S = 1.0
 _BUS_AWAY_S = 0.5
 _MIN_LEAVE_S = 2.0
+# Requests that nobody waits for, whose records may still come.
+_MAX_ABORTED = 10_000
 # Of the time to stop in; the rest is for the last commit and for leaving.
 _WORK_SHARE = 0.8
 
@@ -63,6 +67,7 @@ class ConsumeLoop:
         self._backlog = Backlog()
         self._tasks: dict[Work, asyncio.Task[Done | Again]] = {}
         self._timers: dict[Work, asyncio.TimerHandle] = {}
+        self._aborted: OrderedDict[bytes, None] = OrderedDict()
         self._paused: frozenset[TopicPartition] = frozenset()
         self._has_room = asyncio.Event()
         self._routines: list[asyncio.Task[None]] = []
@@ -101,6 +106,19 @@ class ConsumeLoop:
         await self._leave(max(give_up_at - time.monotonic(), _MIN_LEAVE_S))
         if self._ended and not self._ended.done():
             self._ended.set_result(None)
+
+    def abort(self, key: bytes) -> None:
+        """Nobody waits for the records of this key: what runs is cancelled, what waits or comes
+        later is not begun, and all of it counts as done."""
+        self._aborted[key] = None
+        if len(self._aborted) > _MAX_ABORTED:
+            self._aborted.popitem(last=False)
+        for work in [work for work in self._timers if work.record.key == key]:
+            self._timers[work].cancel()
+            self._resume(work)
+        for work, task in self._tasks.items():
+            if work.record.key == key:
+                task.cancel()
 
     def is_assigned(self) -> bool:
         """Whether the group has settled with us in it; for readiness."""
@@ -217,7 +235,11 @@ class ConsumeLoop:
         work.attempts += 1
         context = contextvars.copy_context()
         context.run(bind_record, work)
-        running = self._execution.run(work.record, work.attempts)
+        running: Coroutine[Any, Any, Done | Again] = (
+            _nothing()
+            if self._is_aborted(work)
+            else self._execution.run(work.record, work.attempts)
+        )
         task = asyncio.create_task(running, context=context)
         # By callback: a task cancelled before its first step runs none of its own code.
         task.add_done_callback(partial(self._settle, work, time.perf_counter()), context=context)
@@ -226,7 +248,11 @@ class ConsumeLoop:
     def _settle(self, work: Work, started: float, task: asyncio.Task[Done | Again]) -> None:
         """Free the slot and let the next go on. A cancelled record returns, here or elsewhere."""
         del self._tasks[work]
-        result = None if task.cancelled() else self._result_of(task)
+        result: Done | Again | None
+        if not task.cancelled():
+            result = self._result_of(task)
+        else:
+            result = _ABORTED if self._is_aborted(work) else None
         if isinstance(result, Again):
             self._postpone(work, result.delay_s)
         else:
@@ -238,6 +264,9 @@ class ConsumeLoop:
         self._has_room.set()
         self._telemetry.load(records=self._backlog.running, held_bytes=self._backlog.bytes)
         report(self._telemetry, work, result, time.perf_counter() - started)
+
+    def _is_aborted(self, work: Work) -> bool:
+        return work.record.key is not None and work.record.key in self._aborted
 
     def _result_of(self, task: asyncio.Task[Done | Again]) -> Done | Again | None:
         if (error := task.exception()) is None:
@@ -281,6 +310,13 @@ class ConsumeLoop:
                 await self._consumer.stop()
         except (TimeoutError, BusError) as error:
             logger.warning("leave_failed", extra={"group": self._group, "error": repr(error)})
+
+
+_ABORTED = Done("aborted", bytes_out=0)
+
+
+async def _nothing() -> Done:
+    return _ABORTED
 
 
 async def _cancel(tasks: Sequence["asyncio.Task[None] | asyncio.Task[Done | Again]"]) -> None:
