@@ -1,11 +1,13 @@
 """Puts a request on the bus and waits for its outcome. Knows neither HTTP nor what a body holds."""
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Callable
 
 from ingress.pending import PendingReplies
 from ingress.replies import ReplyReader, reply_partition
+from runtime.aborts import abort_of
 from runtime.bus import Bus, Outgoing, TopicPartition
 from runtime.errors import BusError, StoreError
 from runtime.stage import Job
@@ -23,6 +25,8 @@ from schemas.errors import ApiError
 from schemas.ids import random_id
 from schemas.routes import Kind
 from schemas.topics import Topics
+
+logger = logging.getLogger(__name__)
 
 _HEADERS = {"content-type": CONTENT_TYPE.encode()}
 
@@ -46,6 +50,7 @@ class Gateway:
         self._replica = replica or uuid.uuid4().hex
         self._reader = ReplyReader(bus, blobs, self._pending, replica=self._replica)
         self._partition = 0
+        self._aborting: set[asyncio.Task[None]] = set()
 
     @property
     def in_flight(self) -> int:
@@ -66,6 +71,7 @@ class Gateway:
         await self._reader.start(TopicPartition(self._topics.replies, self._partition))
 
     async def close(self) -> None:
+        await asyncio.gather(*self._aborting)
         await self._reader.close()
 
     async def wait(self) -> None:
@@ -89,8 +95,7 @@ class Gateway:
 
         ApiError 504 at the deadline, 503 where the fleet is full or cannot be reached.
 
-        A cancelled caller leaves nothing behind here; work that is under way goes on and its
-        reply is ignored.
+        A cancelled caller leaves nothing behind: whoever works on the request is told to stop.
         """
         envelope = self._envelope(kind, raw_body, caller, deadline_ms, pin)
         del raw_body  # may be large, and is in the store or on the bus while we wait
@@ -102,6 +107,20 @@ class Gateway:
                     return await outcome
             except TimeoutError:
                 raise _too_late() from None
+            except asyncio.CancelledError:
+                self._abort(envelope.id)
+                raise
+
+    def _abort(self, request_id: str) -> None:
+        sending = asyncio.create_task(self._tell(abort_of(request_id, self._topics)))
+        self._aborting.add(sending)
+        sending.add_done_callback(self._aborting.discard)
+
+    async def _tell(self, abort: Outgoing) -> None:
+        try:
+            await self._bus.send(abort)
+        except BusError as error:
+            logger.warning("abort_failed", extra={"error": repr(error)})
 
     def _envelope(
         self, kind: Kind, raw_body: bytes, caller: Caller, deadline_ms: int, pin: str | None

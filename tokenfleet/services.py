@@ -1,7 +1,9 @@
 """The services of one process of a fleet, in the order in which they start."""
 
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 
+from runtime.aborts import Aborts
 from runtime.execution import Handler
 from runtime.flow import Limits
 from runtime.health import Check, HealthServer, Readiness
@@ -36,6 +38,8 @@ def services_of(shared: Shared, readiness: Readiness, front: Front | None) -> It
         yield Service("store", proof.prove, _nothing)
     yield _routine("watchdog", Watchdog(shared.telemetry).run)
     yield _routine("sweeper", Sweeper(shared.blobs, shared.plan.fleet.store_max_age_s).run)
+    aborts = Aborts(shared.bus, shared.topics)
+    yield Service("aborts", aborts.start, lambda _: aborts.close(), aborts.run)
     stages: list[Stage] = []
     tokenizer = None
     if Role.RENDER in roles:
@@ -47,11 +51,13 @@ def services_of(shared: Shared, readiness: Readiness, front: Front | None) -> It
     for stage in [*stages, *build_other_stages(shared, tokenizer)]:
         yield _stage(stage, readiness)
         loop = _Loop(shared, stage.stop.value, [stage.stop], _handler_of(stage, shared))
+        aborts.tell(loop.abort)
         liveness.append(loop.is_stuck)
         yield loop.service(readiness)
     if Role.COORDINATOR in roles:
         sources = [None, Stop.COORDINATE]
         loop = _Loop(shared, "coordinator", sources, lambda: build_coordinator(shared))
+        aborts.tell(loop.abort)
         liveness.append(loop.is_stuck)
         yield loop.service(readiness)
     if front is not None:
@@ -85,6 +91,10 @@ class _Loop:
         idle_s = 0.0 if self._loop is None else self._loop.idle_s()
         return f"{self._role}: took no records for {idle_s:.0f} s" if idle_s > _STUCK_S else None
 
+    def abort(self, key: bytes) -> None:
+        if self._loop is not None:
+            self._loop.abort(key)
+
     def _is_assigned(self) -> bool:
         return self._loop is not None and self._loop.is_assigned()
 
@@ -95,11 +105,20 @@ class _Loop:
             self._topics,
             group=fleet.topic_prefix + self._role,
             handler=self._make_handler(),
-            limits=Limits(records=fleet.max_in_flight, bytes=fleet.max_in_flight_bytes),
+            limits=self._limits(),
             retry=RetryPolicy(max_attempts=fleet.max_attempts),
             telemetry=self._shared.telemetry.role(self._role),
         )
         await self._loop.start()
+
+    def _limits(self) -> Limits:
+        """Most requests that render has in hand wait for other servers: they hold no thread."""
+        plan = self._shared.plan
+        most = Limits(records=plan.fleet.max_in_flight, bytes=plan.fleet.max_in_flight_bytes)
+        if self._role != Stop.RENDER:
+            return most
+        waiting = plan.render.max_waiting_media
+        return replace(most, records=most.records + waiting, distance=most.distance + 10 * waiting)
 
     async def _stop(self, timeout_s: float) -> None:
         if self._loop is not None:
