@@ -1,4 +1,4 @@
-"""How many bytes all requests of a process may hold at once. Knows no media.
+"""How many bytes all requests of a process may hold at once. Knows no request.
 
 Belongs to one event loop. The oldest request that holds or waits is never kept waiting, so that
 two of them cannot wait for each other; it may take what a single request is allowed on top.

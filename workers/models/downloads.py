@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass, field
 
 from workers.models.limits import Budget, MediaLimits
-from workers.models.shares import Claim
+from runtime.shares import Claim
 
 
 @dataclass(frozen=True, slots=True)

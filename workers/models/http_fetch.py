@@ -24,7 +24,7 @@ from schemas.refusals import bad_request
 from workers.models.addresses import is_public
 from workers.models.downloads import Downloads
 from workers.models.limits import FREE_BYTES, MediaLimits
-from workers.models.shares import Claim
+from runtime.shares import Claim
 from workers.render.media import MediaPart
 
 _CHUNK = 64 * 1024

@@ -27,7 +27,7 @@ from workers.models.guarded import GuardedMedia
 from workers.models.limits import FREE_BYTES, MediaLimits
 from workers.models.memo import Memo
 from workers.models.request import Kwargs, MediaRequest, Place, check_request_kwargs, make_request
-from workers.models.shares import SharedBytes
+from runtime.shares import SharedBytes
 from workers.models.stored import StoredItem
 from workers.models.subjects import Subject
 from workers.models.threads import start_threads, warm

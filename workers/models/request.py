@@ -16,7 +16,7 @@ from workers.models.families.adapter import Family, VideoFacts
 from workers.models.images import ImageOptions, image_options
 from workers.models.limits import Budget, MediaLimits
 from workers.models.memo import Memo
-from workers.models.shares import Claim
+from runtime.shares import Claim
 from workers.render.media import MediaPart
 
 Kwargs = Mapping[str, Any]
