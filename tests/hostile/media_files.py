@@ -74,6 +74,14 @@ def png_of(width: int, height: int, colour: int, depth: int, *before: bytes) -> 
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
+def png_that_claims(side: int) -> bytes:
+    """A size, and one row of pixels."""
+    packed = zlib.compress(bytes(1 + side))
+    header = struct.pack(">LLBBBBB", side, side, 8, 0, 0, 0, 0)
+    chunks = chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND")
+    return b"\x89PNG\r\n\x1a\n" + chunks
+
+
 def palette_png(side: int) -> bytes:
     """One byte a pixel, and transparent: four once decoded."""
     return png_of(side, side, 3, 8, chunk(b"PLTE", bytes(768)), chunk(b"tRNS", bytes(256)))
@@ -136,6 +144,19 @@ def psd_of_layers(count: int) -> bytes:
     return header + bytes(8) + struct.pack(">L", len(info)) + info + bytes(2) + bytes(64 * 64 * 3)
 
 
+def bmp_of_runs(width: int, height: int) -> bytes:
+    """A BMP whose pixels come in runs of one."""
+    pixels = (b"\x01\x05" * width + b"\0\0") * height + b"\0\1"
+    info = struct.pack("<LllHHLLllLL", 40, width, height, 1, 8, 1, len(pixels), 0, 0, 256, 0)
+    start = 14 + len(info) + 1024
+    return b"BM" + struct.pack("<LLL", start + len(pixels), 0, start) + info + bytes(1024) + pixels
+
+
+def ppm_of_words(width: int, height: int) -> bytes:
+    """A PGM whose pixels are written out."""
+    return b"P2 %d %d 255\n" % (width, height) + b"7 " * (width * height)
+
+
 # --- videos
 
 
@@ -153,10 +174,12 @@ def frame_packets(width: int, height: int, codec: str = "mpeg4") -> list[bytes]:
     return packets + [bytes(packet) for packet in context.encode(None)]
 
 
-def timed_video(times_ms: Iterable[int], *, width: int = 64, height: int = 48) -> bytes:
-    """An MKV whose frames are shown at these times; each is as grey as its number."""
+def timed_video(
+    times_ms: Iterable[int], *, width: int = 64, height: int = 48, format: str = "matroska"
+) -> bytes:
+    """A video whose frames are shown at these times; each is as grey as its number."""
     file = io.BytesIO()
-    with av.open(file, "w", format="matroska") as container:
+    with av.open(file, "w", format=format) as container:
         stream = container.add_stream("mpeg4", rate=25)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         stream.codec_context.time_base = stream.time_base = Fraction(1, 1000)

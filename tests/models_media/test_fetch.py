@@ -1,8 +1,10 @@
 """Fetching media: what is refused, what is tried again, and what the caller is told (01 §6)."""
 
+import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,13 @@ import pytest
 
 from runtime.errors import SettingsError
 from runtime.settings import RenderSettings
+from runtime.shares import SharedBytes
 from schemas.errors import ApiError, FailureCode
 from tests.models_media.web import Site, serving
+from workers.models import http_fetch
 from workers.models.downloads import downloads_of
 from workers.models.fetch import Fetcher, decode_base64, decode_payload, split_data_url
 from workers.models.limits import MediaLimits
-from workers.models.shares import SharedBytes
 from workers.render.media import MediaPart
 
 FAST = {"retry_delay_s": 0.01, "image_fetch_timeout_s": 2.0}
@@ -271,6 +274,102 @@ class TestUrls:
         assert split_data_url("data:image/png;x=y;base64,AAAA") == ("image/png", "AAAA", True)
 
 
+class TestManyAtOnce:
+    """One pool of connections and of memory for all requests of a process."""
+
+    async def test_a_silent_host_keeps_nobody_from_another(self, site: Site) -> None:
+        site.slow.add("/silent")
+        site.files["/a"] = b"picture"
+        bounds = MediaLimits(**FAST, max_fetches=3, max_fetches_per_host=1)
+        async with fetching(bounds) as fetch_one:
+            silent = [asyncio.ensure_future(fetch_one(site.url("/silent"))) for _ in range(8)]
+            await until(lambda: site.hits["/silent"] == 1)
+            async with asyncio.timeout(1.5):
+                assert await fetch_one(site.url("/a", "localhost")) == b"picture"
+            assert site.hits["/silent"] == 1
+            await stopped(silent)
+
+    async def test_who_leaves_takes_the_connection_along(self, site: Site) -> None:
+        site.slow.add("/silent")
+        site.files["/a"] = b"picture"
+        bounds = MediaLimits(**{**FAST, "image_fetch_timeout_s": 60}, max_fetches_per_host=1)
+        async with fetching(bounds) as fetch_one:
+            silent = [asyncio.ensure_future(fetch_one(site.url("/silent"))) for _ in range(3)]
+            await until(lambda: site.hits["/silent"] == 1)
+            await stopped(silent)
+            async with asyncio.timeout(10):
+                assert await fetch_one(site.url("/a")) == b"picture"
+
+    async def test_endless_bodies_share_the_memory_and_give_it_back(self, site: Site) -> None:
+        site.endless.add("/endless")
+        mib = 2**20
+        bounds = MediaLimits(
+            **FAST, max_download_bytes=4 * mib, max_fetched_bytes=6 * mib, max_fetch_attempts=1
+        )
+        memory = SharedBytes(bounds.max_fetched_bytes)
+        async with fetching(bounds, memory) as fetch_one:
+            bodies = [asyncio.ensure_future(fetch_one(site.url("/endless"))) for _ in range(6)]
+            most = 0
+            while not all(body.done() for body in bodies):
+                most = max(most, memory.used)
+                await asyncio.sleep(0.001)
+
+        assert {body.exception().status for body in bodies} == {422}  # type: ignore[union-attr]
+        assert most <= 10 * mib
+        assert memory.used == 0
+
+    async def test_a_body_that_drips_is_given_up_and_not_asked_for_again(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(http_fetch, "_GRACE_S", 0.05)
+        site.dripping.add("/drip")
+        async with fetching(MediaLimits(**{**FAST, "image_fetch_timeout_s": 60})) as fetch_one:
+            async with asyncio.timeout(20):
+                with pytest.raises(ApiError) as caught:
+                    await fetch_one(site.url("/drip"))
+
+        assert caught.value.status == 504
+        assert site.hits["/drip"] == 1
+
+
+FetchOne = Callable[[str], Awaitable[bytes]]
+
+
+@asynccontextmanager
+async def fetching(
+    bounds: MediaLimits, memory: SharedBytes | None = None
+) -> AsyncIterator[FetchOne]:
+    """As many requests as there are calls, in one process."""
+    shared = memory or SharedBytes(bounds.max_fetched_bytes)
+    trusting = RenderSettings(allowed_media_domains=("127.0.0.1", "localhost"))
+    fetcher = Fetcher(trusting, bounds)
+
+    async def fetch_one(url: str) -> bytes:
+        part = MediaPart("image", "url", "image_url", url)
+        claim = shared.claim()
+        try:
+            return await fetcher.fetch(part, downloads_of(bounds, claim))
+        finally:
+            claim.close()
+
+    try:
+        yield fetch_one
+    finally:
+        await fetcher.close()
+
+
+async def until(is_met: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not is_met():
+            await asyncio.sleep(0.005)
+
+
+async def stopped(tasks: list["asyncio.Future[bytes]"]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class TestLocalFiles:
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
@@ -305,6 +404,28 @@ class TestLocalFiles:
 
         for name in ("missing", "pipe", ""):
             assert (await refusal(f"{root.as_uri()}/{name}", root=root)).status == 400
+
+    async def test_that_lead_nowhere_are_refused(self, root: Path) -> None:
+        (root / "a").symlink_to(root / "b")
+        (root / "b").symlink_to(root / "a")
+        (root / "closed").mkdir(mode=0)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(root / "socket"))
+        (root / "huge").touch()
+        os.truncate(root / "huge", 2**40)
+        (root / "zero").symlink_to("/dev/zero")
+        names = (
+            "a", "a/b.png", "x%00.png", "%00", "closed/a.png", "socket", "huge", "zero",
+            "y" * 5000, "/".join("z" * 3000), "%ff%fe", "a b.png/c", "%",
+        )  # fmt: skip
+
+        for name in names:
+            assert (await refusal(f"{root.as_uri()}/{name}", root=root)).status == 400, name
+
+    async def test_count_towards_what_a_request_may_fetch(self, root: Path) -> None:
+        error = await refusal((root / "a b.png").as_uri(), root=root, max_request_download_bytes=3)
+
+        assert error.status == 422
 
     async def test_of_a_host_are_refused(self, root: Path) -> None:
         assert (await refusal("file://host/etc/passwd", root=root)).status == 400

@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from runtime.shares import SharedBytes
 from schemas.errors import ApiError
+from schemas.mm_item import decode_item
 from tests.hostile.media_files import (
     jpeg_of_scans,
     png_of_chunks,
     qoi,
     tiff_of_tags,
+    timed_video,
     with_exif,
 )
 from tests.models_media.builders import image, load, make_pipeline
@@ -27,7 +30,6 @@ from workers.models.images import ImageOptions, as_rgb
 from workers.models.limits import MediaLimits
 from workers.models.pixels import of_image, of_planes, resized_planes
 from workers.models.plain_images import is_plain
-from workers.models.shares import SharedBytes
 from workers.models.video import FileReader
 from workers.models.video_file import Source
 
@@ -209,6 +211,34 @@ class TestVideos:
         reading = FileReader(video(8), LIMITS).read([0, 7, 10**10 - 1], source, recovers=False)
 
         assert reading.valid == [0, 7]
+
+
+class TestVariableRate:
+    TIMES = (0, 40, 80, 5_000, 5_040, 12_000, 12_040, 20_000)
+
+    def test_frames_are_labelled_with_the_time_they_are_shown_at(self, decoders: Decoders) -> None:
+        data = timed_video(self.TIMES)
+        source = decoders.source(data)
+
+        reading = decoders.frames(data, [0, 3, 5], source, recovers=False)
+
+        assert reading.times == pytest.approx({0: 0.0, 3: 5.0, 5: 12.0})
+
+    def test_a_constant_rate_needs_no_times(self, decoders: Decoders) -> None:
+        data = timed_video(range(0, 8_000, 40))
+        source = decoders.source(data)
+
+        assert decoders.frames(data, [0, 99, 199], source, recovers=False).times == {}
+
+    async def test_the_prompt_tells_them(self, pipeline: Any) -> None:
+        url = data_url(timed_video(self.TIMES, format="mp4"), "video/mp4")
+
+        (item,) = await load(pipeline, video_part(url))
+
+        metadata = decode_item(item.metadata)
+        pairs = zip(self.TIMES[::2], self.TIMES[1::2], strict=True)
+        middles = [(first + second) / 2000 for first, second in pairs]
+        assert metadata["timestamps"].data == pytest.approx(middles)
 
 
 @pytest.fixture
