@@ -76,8 +76,8 @@ class ConsumeLoop:
         self._is_stopping = False
         self._seen_alive = time.monotonic()
         self._look_ahead_at = 0.0
-        self._aborts = aborts or Aborts()
-        self._aborts.watch(self._abort)
+        self.aborts = aborts or Aborts()
+        self.aborts.watch(self._abort)
         self._aborted: set[Work] = set()
 
     # Called by the owner.
@@ -233,7 +233,7 @@ class ConsumeLoop:
             self._start(work)
 
     def _start(self, work: Work) -> None:
-        if self._aborts.has(work.record.key):
+        if self.aborts.has(work.record.key):
             self._backlog.finish(work)
             self._finish(work)
             report(self._telemetry, work, _ABORTED, 0.0)

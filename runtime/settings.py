@@ -119,6 +119,12 @@ class RenderSettings(Group):
     )
     allowed_media_domains: tuple[str, ...] = ()
     allowed_local_media_path: str | None = None
+    max_waiting_media: int = Field(
+        1000,
+        ge=1,
+        description="Requests that may wait for media besides those of --max-in-flight; in each"
+        " process",
+    )
     anthropic_disabled_thinking_effort: Literal[
         "auto", "none", "low", "medium", "high", "xhigh", "max"
     ] = Field(

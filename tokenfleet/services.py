@@ -1,6 +1,7 @@
 """The services of one process of a fleet, in the order in which they start."""
 
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runtime.aborts import AbortReader, Aborts
@@ -103,12 +104,21 @@ class _Loop:
             self._topics,
             group=fleet.topic_prefix + self._role,
             handler=self._make_handler(),
-            limits=Limits(records=fleet.max_in_flight, bytes=fleet.max_in_flight_bytes),
+            limits=self._limits(),
             retry=RetryPolicy(max_attempts=fleet.max_attempts),
             telemetry=self._shared.telemetry.role(self._role),
             aborts=self._aborts,
         )
         await self._loop.start()
+
+    def _limits(self) -> Limits:
+        """Most requests that render has in hand wait for other servers: they hold no thread."""
+        plan = self._shared.plan
+        most = Limits(records=plan.fleet.max_in_flight, bytes=plan.fleet.max_in_flight_bytes)
+        if self._role != Stop.RENDER:
+            return most
+        waiting = plan.render.max_waiting_media
+        return replace(most, records=most.records + waiting, distance=most.distance + 10 * waiting)
 
     async def _stop(self, timeout_s: float) -> None:
         if self._loop is not None:

@@ -5,6 +5,7 @@ import pytest
 
 from ingress.gateway import Gateway
 from ingress.replies import reply_partition
+from runtime.aborts import AbortReader, Aborts
 from runtime.bus.memory import MemoryBus
 from runtime.errors import BusError, StoreAway, StoreError
 from schemas.envelope import CONTENT_TYPE, REQUEST, BlobRef, Caller, Outcome
@@ -120,6 +121,26 @@ async def test_a_cancelled_caller_leaves_no_entry_and_its_reply_is_ignored(fleet
 
     assert gateway.in_flight == 0
     assert (await submit(gateway)).status == 201
+
+
+async def test_a_cancelled_caller_tells_everybody_to_stop(fleet, gateway):
+    heard = []
+    aborts = Aborts()
+    aborts.watch(heard.append)
+    reader = AbortReader(fleet.bus, fleet.topics, aborts)
+    await reader.start()
+    fleet.answer = lambda envelope: None
+    waiting = asyncio.create_task(submit(gateway))
+    await fleet.until_seen(1)
+
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    async with asyncio.timeout(10):
+        while not heard:
+            await asyncio.sleep(0.01)
+    await reader.stop()
+
+    assert heard == [fleet.seen[0].id.encode()]
 
 
 async def test_beyond_the_limit_a_request_is_refused_until_a_place_is_free(fleet, gateway):

@@ -77,6 +77,30 @@ async def test_everybody_gets_the_result_of_one_flight() -> None:
     assert starts == [1]
 
 
+async def test_a_flight_ends_with_its_last_waiter() -> None:
+    flights: SingleFlight[int] = SingleFlight()
+    over = asyncio.Event()
+
+    async def call() -> int:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            over.set()
+        return 1
+
+    waiters = [asyncio.ensure_future(flights.run("k", call)) for _ in range(2)]
+    await asyncio.sleep(0)
+    waiters[0].cancel()
+    await asyncio.gather(waiters[0], return_exceptions=True)
+    assert not over.is_set()
+    waiters[1].cancel()
+    await asyncio.gather(waiters[1], return_exceptions=True)
+    async with asyncio.timeout(5):
+        await over.wait()
+
+    assert await flights.run("k", lambda: _value(5)) == 5
+
+
 def test_a_memo_forgets_what_was_used_least_recently() -> None:
     memo: Memo[int] = Memo(2)
     memo.put("a", 1)

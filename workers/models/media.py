@@ -8,6 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,9 +22,11 @@ from workers.models import stored, subjects
 from workers.models.families import build_family
 from workers.models.families.adapter import Family, VideoFacts, Vocabulary
 from workers.models.fetch import Fetcher
-from workers.models.limits import MediaLimits
+from workers.models.guarded import GuardedMedia
+from workers.models.limits import FREE_BYTES, MediaLimits
 from workers.models.memo import Memo
 from workers.models.request import Kwargs, MediaRequest, Place, check_request_kwargs, make_request
+from runtime.shares import SharedBytes
 from workers.models.stored import StoredItem
 from workers.models.subjects import Subject
 from workers.models.threads import start_threads, warm
@@ -67,6 +70,9 @@ class MediaPipeline:
         self._bounds = limits or MediaLimits()
         self._family = _require_family(model, render, model_dir, vocabulary)
         self._fetcher = Fetcher(render, self._bounds)
+        self._guarded = GuardedMedia(self._bounds)
+        self._files = SharedBytes(self._bounds.max_fetched_bytes)
+        self._pixels = SharedBytes(self._bounds.max_decoded_bytes)
         self._flights: SingleFlight[StoredItem] = SingleFlight()
         self._seen_videos: Memo[VideoFacts] = Memo(1024)
         self._namespaces: Memo[str] = Memo(1024)
@@ -85,6 +91,7 @@ class MediaPipeline:
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._guarded.close()
         await self._fetcher.close()
 
     # --- the prompt
@@ -135,9 +142,17 @@ class MediaPipeline:
             tenant=tenant,
             salt=cache_salt,
             seen_videos=self._seen_videos,
+            files=self._files.claim(),
+            pixels=self._pixels.claim(),
             want_tensors=want_tensors,
             skip_encoded=skip_encoded and self._encoder_cache is not None,
         )
+        try:
+            return await self._items(parts, request)
+        finally:
+            request.close()
+
+    async def _items(self, parts: Sequence[MediaPart], request: MediaRequest) -> list[MediaItem]:
         found = await self._subjects(parts, request)
         # Of equal names the first that was sent decides, in prompt order: a uuid may come with two
         # pictures. All that were sent must be fit.
@@ -178,7 +193,7 @@ class MediaPipeline:
         read, fault = await until_failure([self._subject(place, request) for place in sent])
         fault = fault or next(filter(None, map(_nameless, places)), None)
         if fault is not None:
-            await in_order([self._in_thread(s.load) for s in read if s.load is not None])
+            await in_order([self._loaded(s, request) for s in read])
             raise fault
         found = {(subject.modality, subject.index): subject for subject in read}
         return [
@@ -199,12 +214,20 @@ class MediaPipeline:
             return await self._in_thread(subjects.of_embeds, place, request)
         if not isinstance(part.source, str):
             raise bad_request(f"{part.param} must hold a URL", part.param)
-        if part.source[:5].lower() == "data:":
-            if subjects.is_small_jpeg(place):
-                return subjects.of_data_url(place, request)
-            return await self._in_thread(subjects.of_data_url, place, request)
-        data = await self._fetcher.fetch(part, request.download_budget, request.fetch_deadline)
-        return await self._in_thread(subjects.of_file, data, place, request)
+        read = await self._read(place, request)
+        if isinstance(read, subjects.Unread):
+            return await self._guarded.subject(read, place, request)
+        return read
+
+    async def _read(self, place: Place, request: MediaRequest) -> Subject | subjects.Unread:
+        source: str = place.part.source
+        if source[:5].lower() != "data:":
+            data = await self._fetcher.fetch(place.part, request.downloads)
+            return await self._in_thread(subjects.of_file, data, place, request)
+        if subjects.is_small_jpeg(place):
+            return subjects.of_data_url(place, request)
+        await request.downloads.memory.keep(len(source) - FREE_BYTES)
+        return await self._in_thread(subjects.of_data_url, place, request)
 
     async def _item(
         self, subject: Subject, alone: Subject | None, request: MediaRequest
@@ -277,11 +300,23 @@ class MediaPipeline:
     async def _tensors(self, subject: Subject, request: MediaRequest) -> BlobRef:
         assert subject.make is not None
         if self._blobs.is_shared:
-            data, digest = await self._in_thread(_with_digest, subject.make)
+            call = partial(_with_digest, subject.make)
+            data, digest = await self._decoding(subject, request, call)
         else:  # nobody verifies it, and the item's hash says as much as that of its bytes
             digest = stored.address(request.namespace, subject.content)
-            data = await self._in_thread(subject.make)
+            data = await self._decoding(subject, request, subject.make)
         return await self._blobs.put(data, digest=digest)
+
+    async def _loaded(self, subject: Subject, request: MediaRequest) -> None:
+        if subject.load is not None:
+            await self._decoding(subject, request, subject.load)
+
+    async def _decoding(self, subject: Subject, request: MediaRequest, call: Callable[[], T]) -> T:
+        """Within the memory there is for it, in a process of its own where it has to be."""
+        async with request.pixels.holding(subject.cost):
+            if subject.is_guarded:
+                return await self._guarded.run(subject, call)
+            return await self._in_thread(call)
 
     def _options(self, modality: str, request: Kwargs) -> Kwargs:
         """The processor's options in force; the same for all requests that bring none."""

@@ -3,7 +3,6 @@
 Decides; fetches and decodes nothing.
 """
 
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +12,12 @@ from schemas.errors import ApiError
 from schemas.identity import entry_key
 from schemas.refusals import bad_request
 from workers.models import hashing
+from workers.models.downloads import Downloads, downloads_of
 from workers.models.families.adapter import Family, VideoFacts
 from workers.models.images import ImageOptions, image_options
 from workers.models.limits import Budget, MediaLimits
 from workers.models.memo import Memo
+from runtime.shares import Claim
 from workers.render.media import MediaPart
 
 Kwargs = Mapping[str, Any]
@@ -65,12 +66,17 @@ class MediaRequest:
     tenant: str
     salt: str | None
     decode_budget: Budget
-    download_budget: Budget
-    fetch_deadline: float
-    """time.monotonic() after which no download goes on."""
+    downloads: Downloads
     seen_videos: Memo[VideoFacts]
+    pixels: Claim
+    """On the memory for what is decoded."""
     want_tensors: bool
     skip_encoded: bool
+
+    def close(self) -> None:
+        """Its files and pixels are needed no more."""
+        self.downloads.memory.close()
+        self.pixels.close()
 
     def options_of(self, place: Place) -> tuple[Kwargs, Kwargs]:
         """Processor options of one item, and those that are its alone. Raise ApiError for bad ones:
@@ -126,6 +132,8 @@ def make_request(
     tenant: str,
     salt: str | None,
     seen_videos: Memo[VideoFacts],
+    files: Claim,
+    pixels: Claim,
     want_tensors: bool,
     skip_encoded: bool,
 ) -> MediaRequest:
@@ -145,9 +153,9 @@ def make_request(
         tenant=tenant,
         salt=salt,
         decode_budget=Budget(limits.max_request_decode_bytes, "Decoded media"),
-        download_budget=Budget(limits.max_request_download_bytes, "Media downloads", status=422),
-        fetch_deadline=time.monotonic() + limits.request_fetch_timeout_s,
+        downloads=downloads_of(limits, files),
         seen_videos=seen_videos,
+        pixels=pixels,
         want_tensors=want_tensors,
         skip_encoded=skip_encoded,
     )

@@ -13,11 +13,12 @@ from runtime.cores import num_cores
 from runtime.model_dir import read_model
 from runtime.request_body import RequestBodies
 from runtime.settings import ModelSettings, RenderSettings
+from runtime.shares import SharedBytes
 from runtime.stage import Job
 from schemas.anthropic import MessagesRequest
 from schemas.chat import ChatCompletionRequest
 from schemas.completion import CompletionRequest
-from schemas.envelope import PROMPTS, Item
+from schemas.envelope import PROMPTS, REQUEST, BlobRef, Item
 from schemas.generate import GenerateRequest
 from schemas.limits import ModelLimits, check_model
 from schemas.openai_responses import ResponsesRequest
@@ -38,6 +39,8 @@ _INLINE_BYTES = 4096
 # Of requests with a template of their own; the rest come again in a moment.
 _TEMPLATES_RUNNING = 2
 _TEMPLATES_WAITING = 2
+# Of all requests in hand that are too large to travel in their records; the oldest may exceed it.
+_MAX_BODIES_BYTES = 256 * 1024 * 1024
 _BARE = frozenset(
     {Kind.CHAT_RENDER, Kind.COMPLETION_RENDER, Kind.RESPONSES_RENDER, Kind.MESSAGES_RENDER}
 )
@@ -65,6 +68,7 @@ class RenderStage:
         self._tokenizer = tokenizer
         self._limits = limits
         self._bodies = bodies
+        self._bodies_memory = SharedBytes(_MAX_BODIES_BYTES)
         self._threads: ThreadPoolExecutor | None = None
         self._apart: ThreadsApart | None = None
         self._renderer: Renderer | None = None
@@ -86,6 +90,14 @@ class RenderStage:
             self._renderer.close()
 
     async def process(self, job: Job) -> None:
+        """Large bodies wait for their share of the memory; a request may be here for minutes, while
+        its media are fetched."""
+        part = job.envelope.parts.get(REQUEST)
+        size = part.size if isinstance(part, BlobRef) else 0
+        async with self._bodies_memory.claim().holding(size):
+            await self._process(job)
+
+    async def _process(self, job: Job) -> None:
         renderer = self._running
         assert self._bodies is not None, "the stage is not started"
         request, raw = await self._bodies.read(job)
