@@ -86,6 +86,10 @@ class Gateway:
         """Until replies are read no more; raises what stopped it."""
         await self._reader.wait()
 
+    def refuse(self) -> None:
+        """Answer everybody who waits or comes with 503: this process ends."""
+        self._pending.close(_shutting_down())
+
     def require_place(self) -> None:
         """ApiError 503 where one more request could not wait: to be asked before reading it."""
         self._pending.require_place()
@@ -229,6 +233,14 @@ def _too_late() -> ApiError:
         "The request was not answered before its deadline.",
         status=504,
         type="GatewayTimeout",
+    )
+
+
+def _shutting_down() -> ApiError:
+    return ApiError(
+        "The server is shutting down and has not finished the request; try again.",
+        status=503,
+        type="ServiceUnavailableError",
     )
 
 

@@ -56,14 +56,23 @@ class PendingReplies:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._waiting: dict[str, Replies] = {}
+        self._closed: ApiError | None = None
         self.on_change: Callable[[int], None] = lambda num_waiting: None
         """Told whenever one begins or ends to wait."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def close(self, error: ApiError) -> None:
+        """End every wait with an error, and let nobody wait any more."""
+        self._closed = error
+        for replies in self._waiting.values():
+            replies.push(error)
+
     def require_place(self) -> None:
         """ApiError 503 when all are taken."""
+        if self._closed is not None:
+            raise self._closed
         if len(self._waiting) >= self._limit:
             raise ApiError(
                 f"The server is waiting for {self._limit} answers already; try again in a moment.",

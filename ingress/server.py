@@ -75,6 +75,20 @@ class HttpServer:
         if self._task is not None:
             await asyncio.shield(self._task)
 
+    async def drain(self, timeout_s: float) -> bool:
+        """Accept no more; whether everything that was under way has been answered by then."""
+        self._server.should_exit = True
+        if self._task is None:
+            return True
+        await asyncio.wait({self._task}, timeout=timeout_s)
+        return self._task.done()
+
+    def abort(self) -> None:
+        """Cut the connections that are left, as when a client keeps its body back."""
+        self._server.force_exit = True
+        for connection in list(self._server.server_state.connections):
+            connection.transport.abort()
+
     async def close(self) -> None:
         """Accept no more, finish what is under way within the budget. Safe to call twice."""
         self._server.should_exit = True

@@ -14,6 +14,9 @@ from tokenfleet.shared import Shared
 
 logger = logging.getLogger(__name__)
 
+_GRACE_SHARE = 0.8
+"""Of the time to stop: for requests to be finished in. In the rest their refusals are sent."""
+
 
 class Front:
     """Made before the services start; `port` is known once they have."""
@@ -61,7 +64,16 @@ class Front:
     def services(self) -> Iterator[Service]:
         gateway, server = self.gateway, self._server
         yield Service("gateway", gateway.start, lambda _: gateway.close(), gateway.wait)
-        yield Service("http", self._listen, lambda _: server.close(), server.wait)
+        yield Service("http", self._listen, self._drain, server.wait)
+
+    async def _drain(self, timeout_s: float) -> None:
+        """Finish what can be finished, refuse the rest, and cut who still keeps a connection."""
+        grace_s = timeout_s * _GRACE_SHARE
+        if not await self._server.drain(grace_s):
+            self.gateway.refuse()
+            if not await self._server.drain(timeout_s - grace_s):
+                self._server.abort()
+        await self._server.close()
 
     async def _listen(self) -> None:
         await self._server.start()
