@@ -15,6 +15,7 @@ from coordinator.rules import Leg
 from coordinator.submissions import SubmissionRules, read_submission
 from runtime.bus import Outgoing, Record
 from runtime.delivery import Delivery, failure
+from runtime.reporting import bind_request
 from runtime.request_body import RequestBodies
 from runtime.stage import Job
 from runtime.stage_handler import dead_letter, decode_record, expired, forward
@@ -59,6 +60,7 @@ class CoordinatorHandler:
 
     async def _admit(self, record: Record) -> Sequence[Outgoing]:
         submission = read_submission(record, self.rules.submissions)
+        bind_request(submission.envelope)
         job = Job(submission.envelope, self.delivery.blobs)
         try:
             if submission.error is not None:
@@ -87,6 +89,7 @@ class CoordinatorHandler:
 
     async def _coordinate(self, record: Record) -> Sequence[Outgoing]:
         envelope = decode_record(record)
+        bind_request(envelope)
         if envelope.stop is not Stop.COORDINATE:
             raise DecodeError(f"a record for {envelope.stop} on the topic of the coordinator")
         job = Job(envelope, self.delivery.blobs)

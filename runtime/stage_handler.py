@@ -12,6 +12,7 @@ import orjson
 
 from runtime.bus import Outgoing, Record
 from runtime.delivery import Delivery, failure
+from runtime.reporting import bind_request
 from runtime.stage import Job, Stage
 from schemas.envelope import CONTENT_TYPE, Envelope, Hop, now_ms
 from schemas.errors import ApiError, DecodeError, EmbeddingMissing, FailureCode, Transient
@@ -45,6 +46,7 @@ class StageHandler:
 
     async def handle(self, record: Record) -> Sequence[Outgoing]:
         envelope = decode_record(record)
+        bind_request(envelope)
         if envelope.stop is not self.stage.stop:
             raise DecodeError(f"a record for {envelope.stop} on the topic of {self.stage.stop}")
         job = Job(envelope, self.delivery.blobs)
