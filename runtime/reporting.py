@@ -6,11 +6,13 @@ from runtime import logs
 from runtime.backlog import Work
 from runtime.execution import Again, Done
 from runtime.telemetry import RoleTelemetry
+from schemas.envelope import Envelope
 
 logger = logging.getLogger(__name__)
 
 
 _MAX_KEY_BYTES = 64
+_MAX_ID = 128
 _MAX_QUEUE_S = 24 * 3600.0
 
 
@@ -25,6 +27,14 @@ def bind_record(work: Work) -> None:
         offset=record.offset,
         attempt=work.attempts,
     )
+
+
+def bind_request(envelope: Envelope) -> None:
+    """Our id, which an outside record does not have as its key, and the caller's beside it."""
+    caller = envelope.caller
+    logs.bind(request_id=envelope.id)
+    if (theirs := caller.request_id or caller.custom_id) is not None:
+        logs.bind(caller_request_id=theirs[:_MAX_ID])
 
 
 def report(
