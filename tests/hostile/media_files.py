@@ -179,25 +179,27 @@ def timed_video(
 ) -> bytes:
     """A video whose frames are shown at these times; each is as grey as its number."""
     file = io.BytesIO()
+    times = list(times_ms)
     with av.open(file, "w", format=format) as container:
         stream = container.add_stream("mpeg4", rate=25)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        stream.codec_context.time_base = stream.time_base = Fraction(1, 1000)
-        for number, moment in enumerate(times_ms):
+        encoded = []
+        for number in range(len(times)):
             picture = np.full((height, width, 3), number % 256, np.uint8)
-            frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
-            frame.pts, frame.time_base = moment, Fraction(1, 1000)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
+            encoded += stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24"))
+        encoded += stream.encode()
+        for packet, moment in zip(encoded, times, strict=True):
+            packet.time_base, packet.pts, packet.dts = Fraction(1, 1000), moment, moment
+            container.mux(packet)
     return file.getvalue()
 
 
 def _years() -> Iterator[int]:
-    yield from (0, 40, 80, 120, 3 * 365 * 86_400_000 // 50)
+    yield from (0, 40, 80, 120, 3 * 365 * 86_400_000)
 
 
 def long_mkv() -> bytes:
-    """Five frames, the last of them after weeks."""
+    """Five frames, the last of them after three years."""
     return timed_video(_years())
 
 

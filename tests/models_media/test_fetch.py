@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runtime.errors import SettingsError
 from runtime.settings import RenderSettings
 from runtime.shares import SharedBytes
 from schemas.errors import ApiError, FailureCode
 from tests.models_media.web import Site, serving
-from workers.models import http_fetch
+from workers.models import data_urls, http_fetch
+from workers.models.data_urls import decode_base64, decode_payload, split_data_url, unescaped
 from workers.models.downloads import downloads_of
-from workers.models.fetch import Fetcher, decode_base64, decode_payload, split_data_url
+from workers.models.fetch import Fetcher
 from workers.models.limits import MediaLimits
 from workers.render.media import MediaPart
 
@@ -264,6 +267,18 @@ class TestUrls:
         _, payload, is_base64 = split_data_url(url)
 
         assert decode_payload(payload, is_base64) == b"\xff\xef"
+
+    @given(st.binary(max_size=200), st.integers(3, 20), st.data())
+    def test_escapes_give_the_bytes_wherever_a_long_text_is_cut(
+        self, value: bytes, piece: int, data: st.DataObject
+    ) -> None:
+        escaped = "".join(
+            f"%{byte:02x}" if byte >= 128 or byte == 37 or data.draw(st.booleans()) else chr(byte)
+            for byte in value
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(data_urls, "_PIECE", piece)
+            assert unescaped(escaped) == value
 
     @pytest.mark.parametrize("payload", ["%8", "%", "%zz", "a%4"])
     def test_broken_escapes_are_refused(self, payload: str) -> None:

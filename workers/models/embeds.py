@@ -15,7 +15,7 @@ import torch
 
 from schemas.refusals import bad_request
 from workers.models.families.adapter import ModalityFacts
-from workers.models.fetch import decode_base64
+from workers.models.data_urls import decode_base64
 from workers.render.media import MediaPart
 
 _NUMPY = b"\x93NUMPY"

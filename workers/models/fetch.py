@@ -1,4 +1,4 @@
-"""Gets a medium's bytes from where the caller says they are: data, http(s) and file URLs (01 §6).
+"""Gets a medium's bytes from where the caller says they are: http(s) and file URLs.
 
 A caller never makes us connect to an address that is not public, nor read a file outside the folder
 the operator opened. Decodes nothing.
@@ -6,15 +6,12 @@ the operator opened. Decodes nothing.
 
 import asyncio
 import os
-import re
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, unquote_to_bytes, urlsplit
+from urllib.parse import urlsplit
 from urllib.request import url2pathname
-
-import pybase64
 
 from runtime.errors import SettingsError
 from runtime.settings import RenderSettings
@@ -27,49 +24,7 @@ from workers.render.media import MediaPart
 if TYPE_CHECKING:
     from workers.models.http_fetch import HttpFetcher
 
-_BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _FILE_THREADS = 4
-
-
-def split_data_url(url: str) -> tuple[str, str, bool]:
-    """Media type, payload, and whether that is base64, of a `data:` URL (RFC 2397).
-
-    Raise ApiError where it is malformed.
-    """
-    spec, comma, payload = url[len("data:") :].partition(",")
-    if not comma:
-        raise bad_request(f"Invalid data URL {url[:32]!r}: missing ',' separator.")
-    kind, *parameters = spec.split(";")
-    is_base64 = bool(parameters) and parameters[-1].strip().lower() == "base64"
-    if not is_base64 and "%" not in payload:  # plain text, and no medium is
-        raise bad_request("Only base64 data URLs are supported for now.")
-    return kind.strip(), payload, is_base64
-
-
-def decode_payload(text: str, is_base64: bool) -> bytes:
-    """Raise ApiError for what is neither base64 nor percent-encoded bytes."""
-    if is_base64:
-        return decode_base64(text)
-    if _BAD_ESCAPE.search(text):
-        raise bad_request("Invalid data URL: '%' must be followed by two hexadecimal digits.")
-    return unquote_to_bytes(text)
-
-
-def decode_base64(text: str) -> bytes:
-    """Strictly, but for line breaks and blanks (RFC 2045) and what a URL may escape of it.
-
-    Raise ApiError for anything that is not base64.
-    """
-    try:
-        return pybase64.b64decode(text, validate=True)
-    except ValueError as error:
-        plain = "".join(unquote(text).split())
-        if plain == text:
-            raise bad_request(str(error)) from error
-    try:
-        return pybase64.b64decode(plain, validate=True)
-    except ValueError as error:
-        raise bad_request(str(error)) from error
 
 
 class Fetcher:

@@ -17,7 +17,7 @@ from workers.models import hashing, images, subjects
 from workers.models.capture import TimeLimit
 from workers.models.decoders import HEADER_BYTES, SURVEY_BYTES, WORKING_BYTES, Decoders
 from workers.models.families.adapter import VideoFacts
-from workers.models.fetch import decode_base64
+from workers.models.data_urls import decode_base64
 from workers.models.limits import MediaLimits
 from workers.models.request import MediaRequest, Place
 from workers.models.subjects import Subject, Unread

@@ -159,6 +159,7 @@ class HttpFetcher:
                 kept += share
                 body += chunk
         except BaseException:
+            body.clear()  # the error may live longer, and knows this frame
             downloads.memory.give_back(kept)
             raise
         return bytes(body)

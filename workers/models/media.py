@@ -149,6 +149,10 @@ class MediaPipeline:
         )
         try:
             return await self._items(parts, request)
+        except ApiError as error:
+            # An answer, not a bug: where it was raised, frames would keep files and pixels.
+            error.__cause__ = error.__context__ = None
+            raise error.with_traceback(None) from None
         finally:
             request.close()
 

@@ -13,7 +13,7 @@ from schemas.refusals import bad_request
 from workers.models import hashing, images, items
 from workers.models.families import options as opt
 from workers.models.families.adapter import Plan, VideoFacts
-from workers.models.fetch import decode_payload, split_data_url
+from workers.models.data_urls import decode_payload, split_data_url
 from workers.models.plain_images import is_plain
 from workers.models.request import Kwargs, MediaRequest, Place
 from workers.models.stored import StoredItem

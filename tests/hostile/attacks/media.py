@@ -72,7 +72,7 @@ PICTURES = [
 ]  # fmt: skip
 
 VIDEOS = [
-    _video("MKV whose last frame comes after weeks", files.long_mkv, _EITHER),
+    _video("MKV whose last frame comes after three years", files.long_mkv, _EITHER),
     _video("IVF of a million tiny packets", lambda: files.ivf(1_000_000), _EITHER),
     _video("IVF that is cut off", lambda: files.ivf(4)[:50], _EITHER),
     _video("AVI of 100 videos", lambda: files.many_streams(100)),
@@ -86,45 +86,56 @@ VIDEOS = [
 
 @asynccontextmanager
 async def _media_server(serve: Serve) -> AsyncIterator[str]:
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    serving: set[asyncio.Task[None]] = set()
+
+    def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(_served(serve, reader, writer))
+        serving.add(task)
+        task.add_done_callback(serving.discard)
+
+    server = await asyncio.start_server(accepted, "127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/picture"
     finally:
         server.close()
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
 
 
-async def _silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        await reader.read()  # until the other side goes
-    writer.close()
+async def _served(serve: Serve, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Until the other side goes."""
+    try:
+        with suppress(OSError):
+            await serve(reader, writer)
+    finally:
+        writer.close()
 
 
-async def _dripping(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")
-        while not reader.at_eof():
-            writer.write(b"a")
-            await writer.drain()
-            await asyncio.sleep(0.1)
-    writer.close()
+async def _silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+async def _dripping(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")
+    while True:
+        writer.write(b"a")
+        await writer.drain()
+        await asyncio.sleep(0.1)
 
 
 async def _endless(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-        while True:
-            writer.write(bytes(65536))
-            await writer.drain()
-    writer.close()
+    writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+    while True:
+        writer.write(bytes(65536))
+        await writer.drain()
 
 
 async def _endless_head(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        writer.write(b"HTTP/1.1 200 OK\r\n")
-        while True:
-            writer.write(b"x-a: " + b"a" * 8000 + b"\r\n")
-            await writer.drain()
-    writer.close()
+    writer.write(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        writer.write(b"x-a: " + b"a" * 8000 + b"\r\n")
+        await writer.drain()
 
 
 def _from(serve: Serve, count: int, urls: int = 1, wait_s: float | None = None) -> Send:
