@@ -41,7 +41,6 @@ from workers.derender.logprobs import (
 from workers.derender.model import TextModel
 from workers.derender.outputs import StopReason
 from workers.derender.parsed_chunks import KeptStreams, parsed_choice
-from workers.derender.parsing import require_readers
 from workers.text.detokenizer import Window
 
 AnyRequest = ChatCompletionRequest | CompletionRequest | None
@@ -66,7 +65,6 @@ def derender_chat_chunk(
     choices = []
     for choice in _one_choice(chunk, "derender_chat_stream"):
         if is_parsed:
-            require_readers(model.parsers)
             answered, state = parsed_choice(request, choice, state, model, kept)
         else:
             answered, state = _plain_choice(choice, state, chat, model)

@@ -54,16 +54,13 @@ def _template_kwargs(
 
 def message_reader(request: ChatCompletionRequest | None, model: TextModel) -> MessageReader | None:
     """None where no parser is set up. ApiError 501 for a parser that only render knows."""
-    parsers = model.parsers
-    if request is None or not parsers.is_any:
+    if request is None or not model.parsers.is_any:
         return None
-    require_readers(parsers)
-    return parsers.reader(parse_options(request, model.template_kwargs))
-
-
-def require_readers(parsers: MessageParsers) -> None:
-    if parsers.unread is not None:
-        raise not_implemented(f"Outputs for parser {parsers.unread} cannot be read yet.")
+    options = parse_options(request, model.template_kwargs)
+    unread = model.parsers.unread(options)
+    if unread is not None:
+        raise not_implemented(f"Outputs for parser {unread} cannot be read yet.")
+    return model.parsers.reader(options)
 
 
 def hides_metadata(request: ChatCompletionRequest | None, model: TextModel) -> bool:

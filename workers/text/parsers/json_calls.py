@@ -30,7 +30,8 @@ class CallList:
         self._is_list = False
         self._call: ObjectScanner | None = None
         self._is_named = False
-        self._quoted: str | None = None
+        self._is_quoted: bool | None = None
+        self._quoted = ""
         self.num_named = 0
         """Calls that were given out: those without a name do not count."""
         self.is_done = False
@@ -51,7 +52,8 @@ class CallList:
             return ""
         char = text[0]
         if char == "{" and (self._has_begun or self._takes_object):
-            self._has_begun, self._is_named, self._quoted = True, False, None
+            self._has_begun, self._is_named = True, False
+            self._is_quoted, self._quoted = None, ""
             self._call = ObjectScanner(self._keys)
             return text
         if char == "[" and not self._has_begun:
@@ -84,10 +86,10 @@ class CallList:
             deltas.append(Delta("tool", arguments, self.num_named - 1))
 
     def _unquoted(self, call: ObjectScanner, raw: str) -> str:
-        if self._quoted is None:
-            if not raw.startswith('"'):
-                return raw
-            self._quoted = ""
+        if self._is_quoted is None and raw:
+            self._is_quoted = raw.startswith('"')
+        if not self._is_quoted:
+            return raw
         self._quoted += raw
         if not call.is_done:
             return ""

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from runtime.errors import SettingsError
 from workers.text.parsers import REASONING_FORMATS, TOOL_FORMATS
 from workers.text.parsers.base import (
     Call,
@@ -80,21 +79,20 @@ class MessageParsers:
     def is_any(self) -> bool:
         return self.reasoning is not None or self.tools is not None
 
-    @property
-    def unread(self) -> str | None:
-        """The name of a parser that render knows and nobody reads."""
+    def unread(self, options: ParseOptions) -> str | None:
+        """The name of a parser that the request needs, render knows and nobody reads."""
         if self.reasoning and self._reasoning_format is None:
             return self.reasoning
-        return self.tools if self.tools and self._tool_format is None else None
+        is_missing = self.tools is not None and self._tool_format is None
+        may_call = options.may_call and bool(options.properties)
+        return self.tools if is_missing and may_call else None
 
     @property
     def has_short_ids(self) -> bool:
         return self._tool_format is not None and self._tool_format.has_short_ids
 
     def reader(self, options: ParseOptions) -> "MessageReader":
-        """For one request. Raise SettingsError where a parser is `unread`."""
-        if self.unread is not None:
-            raise SettingsError(f"nobody reads what parser {self.unread} is for")
+        """For one request, whose parsers are not `unread`."""
         reasoning = None
         if self._reasoning_format is not None and self._prompts is not None:
             is_on = self._prompts.is_switched_on(options.template_kwargs)
