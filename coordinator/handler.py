@@ -13,7 +13,6 @@ from coordinator.features import take_features
 from coordinator.healing import heal
 from coordinator.payloads import apply_leg
 from coordinator.rules import Leg
-<<<<<<< HEAD
 from coordinator.submissions import (
     Submission,
     SubmissionRules,
@@ -25,14 +24,8 @@ from runtime.delivery import Delivery, expired, failure, until_deadline
 from runtime.errors import BusError, is_away
 from runtime.execution import Emit
 from runtime.grants import is_granted
-from runtime.request_body import RequestBodies, off_loop
-=======
-from coordinator.submissions import SubmissionRules, read_submission
-from runtime.bus import Outgoing, Record
-from runtime.delivery import Delivery, failure
 from runtime.reporting import bind_request
-from runtime.request_body import RequestBodies
->>>>>>> ops
+from runtime.request_body import RequestBodies, off_loop
 from runtime.stage import Job
 from runtime.stage_handler import (
     dead_letter,
@@ -86,7 +79,6 @@ class CoordinatorHandler:
             record, error, attempts, Stop.COORDINATE, self.delivery, envelope=envelope
         )
 
-<<<<<<< HEAD
     async def _answerable(self, record: Record) -> Envelope | None:
         """The request of a record, as far as somebody waits for its answer."""
         if record.unreadable:
@@ -96,12 +88,6 @@ class CoordinatorHandler:
             return (await self._submitted(record)).envelope
         if record.topic != topics.admissions:
             return await readable_envelope(record, self.delivery.blobs)
-=======
-    async def _admit(self, record: Record) -> Sequence[Outgoing]:
-        submission = read_submission(record, self.rules.submissions)
-        bind_request(submission.envelope)
-        job = Job(submission.envelope, self.delivery.blobs)
->>>>>>> ops
         try:
             return read_admission(record, await self._num_reply_partitions())
         except DecodeError:
@@ -152,6 +138,7 @@ class CoordinatorHandler:
 
     async def _admit(self, submission: Submission) -> Sequence[Outgoing]:
         envelope = submission.envelope
+        bind_request(envelope)
         job = Job(envelope, self.delivery.blobs)
         with until_deadline(envelope):
             try:
@@ -183,12 +170,8 @@ class CoordinatorHandler:
             self._bodies.keep(job, body, raw)
 
     async def _coordinate(self, record: Record) -> Sequence[Outgoing]:
-<<<<<<< HEAD
         envelope = await read_envelope(record, self.delivery.blobs)
-=======
-        envelope = decode_record(record)
         bind_request(envelope)
->>>>>>> ops
         if envelope.stop is not Stop.COORDINATE:
             raise DecodeError(f"a record for {envelope.stop} on the topic of the coordinator")
         job = Job(envelope, self.delivery.blobs)

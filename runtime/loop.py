@@ -274,6 +274,9 @@ class ConsumeLoop:
             if work.record.key == key:
                 self._aborted.add(work)
                 task.cancel()
+        for work in [work for work in self._timers if work.record.key == key]:
+            self._timers[work].cancel()
+            self._resume(work)
 
     def _result_of(self, work: Work, task: asyncio.Task[Done | Again]) -> Done | Again | None:
         is_aborted = work in self._aborted

@@ -12,7 +12,6 @@ import orjson
 import pybase64
 
 from runtime.bus import Outgoing, Record
-<<<<<<< HEAD
 from runtime.delivery import (
     SOURCE_HEADER,
     Delivery,
@@ -24,19 +23,13 @@ from runtime.delivery import (
 )
 from runtime.errors import StoreError, Undeliverable
 from runtime.execution import Emit
+from runtime.reporting import bind_request
 from runtime.stage import Job, Stage, TokensStage
 from runtime.storage import BlobStore
 from schemas.envelope import CONTENT_TYPE, REFERENCE_TYPE, BlobRef, Envelope, Hop, now_ms
 from schemas.errors import ApiError, Away, DecodeError, EmbeddingMissing, FailureCode
 from schemas.records.derender import TOKENS_CONTENT_TYPE, TokensRecord
 from schemas.records.reply import StreamPiece
-=======
-from runtime.delivery import Delivery, failure
-from runtime.reporting import bind_request
-from runtime.stage import Job, Stage
-from schemas.envelope import CONTENT_TYPE, Envelope, Hop, now_ms
-from schemas.errors import ApiError, DecodeError, EmbeddingMissing, FailureCode, Transient
->>>>>>> ops
 from schemas.routes import Stop
 from schemas.topics import MAX_RECORD_BYTES
 
@@ -72,16 +65,11 @@ class StageHandler:
         self.stage = stage
         self.delivery = delivery
 
-<<<<<<< HEAD
     async def handle(self, record: Record, emit: Emit = emit_nothing) -> Sequence[Outgoing]:
         if record.headers.get("content-type") == TOKENS_HEADERS["content-type"]:
             return await self._take_tokens(record)
         envelope = await read_envelope(record, self.delivery.blobs)
-=======
-    async def handle(self, record: Record) -> Sequence[Outgoing]:
-        envelope = decode_record(record)
         bind_request(envelope)
->>>>>>> ops
         if envelope.stop is not self.stage.stop:
             raise DecodeError(f"a record for {envelope.stop} on the topic of {self.stage.stop}")
         with until_deadline(envelope):

@@ -138,4 +138,6 @@ def _derender(shared: Shared, tokenizer: Tokenizer | None) -> Stage:
         shared.limits,
         response_role=shared.plan.ingress.response_role,
         tokenizer=tokenizer,
+        template_kwargs=shared.plan.render.default_chat_template_kwargs,
+        stop_scope=shared.plan.engine.stop_scope,
     )

@@ -36,7 +36,7 @@ class Handler:
         self.handled = 0
         self.given_up: list[Exception] = []
 
-    async def handle(self, record):
+    async def handle(self, record, emit):
         self.handled += 1
         if self.errors:
             raise self.errors.pop(0)

@@ -5,7 +5,7 @@ output. Pure but for the clock. Knows no envelope.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from schemas.chat import ChatCompletionRequest
@@ -16,14 +16,14 @@ from schemas.responses import (
     ChatChoice,
     ChatCompletionResponse,
     ChatLogprobs,
-    ChatMessage,
     CompletionChoice,
     CompletionLogprobs,
     CompletionResponse,
 )
 from schemas.sampling import SamplingParams
-from schemas.usage import Usage
+from schemas.usage import CompletionTokensDetails, Usage
 from workers.derender.asked import wants_ids
+from workers.derender.choice import ChoiceStream, TokenTexts
 from workers.derender.echo import echoed_logprobs, joined, last_content
 from workers.derender.logprobs import (
     LogprobStyle,
@@ -34,10 +34,17 @@ from workers.derender.logprobs import (
     end_offset,
 )
 from workers.derender.model import TextModel
-from workers.derender.outputs import output_text, stop_rules
-from workers.derender.parsing import require_plain
+from workers.derender.outputs import StopReason, output_text, stop_rules
+from workers.derender.parsing import (
+    chat_finish_reason,
+    chat_message,
+    hides_metadata,
+    message_reader,
+)
+from workers.derender.stopping import cut_at
 from workers.derender.whole import ending_of, usage_of
 from workers.text.detokenizer import StreamDecoder
+from workers.text.parsers.message import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +81,19 @@ def _generation(prompt: Mapping[str, Any], response: Mapping[str, Any]) -> Gener
 def chat_answer(
     request: ChatCompletionRequest, generation: Generation, model: TextModel
 ) -> ChatCompletionResponse:
-    require_plain(model.parsers, request)
     given = generation.response
     role = role_of(request, model)
     echo = last_content(request.messages, role) if request.echo else ""
+    outputs = [_chat_output(choice, request, generation, model) for choice in given.choices]
     return ChatCompletionResponse(
         id=generation.request_id,
         model=model.limits.served_name,
-        choices=[_chat_choice(c, request, generation, model, role, echo) for c in given.choices],
+        choices=[
+            _chat_choice(choice, output, request, generation, model, role, echo)
+            for choice, output in zip(given.choices, outputs, strict=True)
+        ],
         system_fingerprint=model.fingerprint,
-        usage=_usage([generation]),
+        usage=_chat_usage(generation, outputs, model),
         prompt_logprobs=given.prompt_logprobs,
         prompt_token_ids=list(generation.prompt_ids) if wants_ids(request) else None,
         prompt_text=generation.prompt_text if request.return_prompt_text else None,
@@ -139,22 +149,90 @@ def stream_decoder(generation: Generation, model: TextModel) -> StreamDecoder:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _ChatOutput:
+    """What one choice's tokens read as."""
+
+    message: Message
+    finish_reason: str | None
+    stop_reason: StopReason
+    num_tokens: int
+    """Up to the one that completed a stop string."""
+    reasoning_tokens: int = 0
+
+
+def _chat_output(
+    choice: GenerateChoice,
+    request: ChatCompletionRequest,
+    generation: Generation,
+    model: TextModel,
+) -> _ChatOutput:
+    ids = choice.token_ids or []
+    reader = message_reader(request, model)
+    if reader is None:
+        text, reason = _text(choice, generation, model)
+        message = Message(None, text, ())
+        return _ChatOutput(message, choice.finish_reason, reason, len(ids))
+    rules = stop_rules(generation.sampling)
+    stops_inside = model.stop_scope == "content" and not isinstance(choice.stop_reason, str)
+    stream = ChoiceStream(
+        request,
+        generation.prompt_ids,
+        model,
+        request_id=generation.request_id,
+        rules=rules if stops_inside else replace(rules, strings=()),
+    )
+    grown = stream.push(ids, choice.finish_reason, choice.stop_reason)
+    ending = replace(ending_of(choice), token_ids=ids[: grown.num_tokens])
+    decoder = TokenTexts(request, generation.prompt_ids, model)
+    outer_rules = replace(rules, strings=()) if stops_inside else rules
+    text, reason = output_text(ending, decoder, outer_rules, model.eos)
+    message = reader.whole(text, generation.prompt_ids)
+    if stream.has_stopped:
+        reason = grown.stop_reason
+        message = message._replace(content=cut_at(message.content, str(reason), rules))
+    finish_reason = "stop" if stream.has_stopped else choice.finish_reason
+    return _ChatOutput(message, finish_reason, reason, grown.num_tokens, grown.reasoning_tokens)
+
+
+def _chat_usage(generation: Generation, outputs: Sequence[_ChatOutput], model: TextModel) -> Usage:
+    completion = sum(output.num_tokens for output in outputs)
+    prompt = len(generation.prompt_ids)
+    details = None
+    if model.parsers.reasoning is not None:
+        reasoning = sum(output.reasoning_tokens for output in outputs)
+        details = CompletionTokensDetails(reasoning_tokens=reasoning)
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        total_tokens=prompt + completion,
+        completion_tokens_details=details,
+    )
+
+
 def _chat_choice(
     choice: GenerateChoice,
+    output: _ChatOutput,
     request: ChatCompletionRequest,
     generation: Generation,
     model: TextModel,
     role: str,
     echo: str,
 ) -> ChatChoice:
-    text, reason = _text(choice, generation, model)
+    message = output.message
+    if echo:
+        message = message._replace(content=echo + (message.content or ""))
+    shows = not hides_metadata(request, model)
+    ids = (choice.token_ids or [])[: output.num_tokens]
     return ChatChoice(
         index=choice.index,
-        message=ChatMessage(role=role, content=echo + text),
-        logprobs=_chat_logprobs(choice, request, model) if request.logprobs else None,
-        finish_reason=choice.finish_reason or "stop",
-        stop_reason=reason,
-        token_ids=(choice.token_ids or []) if wants_ids(request) else None,
+        message=chat_message(message, generation.request_id, choice.index, model.parsers, role),
+        logprobs=_chat_logprobs(choice, request, model) if request.logprobs and shows else None,
+        finish_reason=chat_finish_reason(
+            output.finish_reason, request, has_called=bool(message.calls)
+        ),
+        stop_reason=output.stop_reason,
+        token_ids=ids if wants_ids(request) and shows else None,
         routed_experts=choice.routed_experts,
     )
 

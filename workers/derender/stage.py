@@ -35,8 +35,8 @@ from schemas.validation import parse_body
 from workers.derender.answers import NOT_COUPLED, answer_bytes
 from workers.derender.chunks import derender_chat_chunk, derender_completion_chunk
 from workers.derender.coupled import chat_answer, completion_answer, read_generations
-from workers.derender.model import TextModel, open_text_model
-from workers.derender.parsing import require_plain
+from workers.derender.model import StopScope, TextModel, open_text_model
+from workers.derender.parsed_chunks import KeptStreams
 from workers.derender.streaming import RequestStream, Streams, all_tokens
 from workers.derender.whole import derender_chat, derender_completion
 from workers.text.tokenizer import Tokenizer
@@ -60,15 +60,24 @@ class DerenderStage:
         *,
         response_role: str = "assistant",
         tokenizer: Tokenizer | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        stop_scope: StopScope = "content",
     ) -> None:
-        """`tokenizer` is loaded from the model's directory where it is not at hand yet."""
+        """`tokenizer` is loaded from the model's directory where it is not at hand yet.
+
+        `template_kwargs`: template variables where requests say nothing. `stop_scope`: where stop
+        strings count in chats whose output is parsed.
+        """
         self._settings = settings
         self._limits = limits
         self._response_role = response_role
         self._tokenizer = tokenizer
+        self._template_kwargs = template_kwargs
+        self._stop_scope = stop_scope
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="derender")
         self._model: TextModel | None = None
         self._streams = Streams()
+        self._kept = KeptStreams()
 
     async def start(self) -> None:
         """Raise SettingsError where the directory holds no usable tokenizer."""
@@ -100,7 +109,13 @@ class DerenderStage:
     def _open(self) -> TextModel:
         directory = read_model(self._settings)
         return open_text_model(
-            self._settings, directory, self._limits, self._response_role, self._tokenizer
+            self._settings,
+            directory,
+            self._limits,
+            self._response_role,
+            self._tokenizer,
+            self._template_kwargs,
+            self._stop_scope,
         )
 
     def _direct(self, kind: Kind, raw: bytes) -> bytes:
@@ -108,7 +123,7 @@ class DerenderStage:
         model = self._ready()
         request = parse_body(kind, raw, self._limits)
         try:
-            return answer_bytes(_answer(request, model))
+            return answer_bytes(_answer(request, model, self._kept))
         except (ValueError, OverflowError) as error:
             raise bad_request(str(error)) from error
 
@@ -147,8 +162,6 @@ class DerenderStage:
     ) -> RequestStream:
         request = parse_body(envelope.kind, raw, self._limits)
         assert isinstance(request, ChatCompletionRequest | CompletionRequest), "kinds that stream"
-        if isinstance(request, ChatCompletionRequest):
-            require_plain(self._ready().parsers, request)
         generations = read_generations(prompts, generated)
         return RequestStream(envelope, request, generations, self._ready())
 
@@ -165,7 +178,7 @@ class DerenderStage:
         return self._model
 
 
-def _answer(request: BaseModel, model: TextModel) -> BaseModel:
+def _answer(request: BaseModel, model: TextModel, kept: KeptStreams) -> BaseModel:
     match request:
         case DetokenizeRequest():
             check_model(request.model, model.limits)
@@ -178,7 +191,7 @@ def _answer(request: BaseModel, model: TextModel) -> BaseModel:
             return derender_completion(request, model)
         case DerenderChatStreamRequest():
             check_derender(request, model.limits, has_parser=model.parsers.is_any)
-            return derender_chat_chunk(request, model)
+            return derender_chat_chunk(request, model, kept)
         case DerenderCompletionStreamRequest():
             check_derender(request, model.limits, has_parser=model.parsers.is_any)
             return derender_completion_chunk(request, model)

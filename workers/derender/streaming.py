@@ -7,6 +7,7 @@ wherever it stands. It is made anew from all tokens so far whenever it is not at
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Protocol
 
 from schemas.chat import ChatCompletionRequest
@@ -18,6 +19,7 @@ from schemas.records.reply import StreamDelta, StreamHead, TextPart
 from schemas.responses import CompletionLogprobs
 from schemas.routes import Kind
 from workers.derender.asked import wants_ids
+from workers.derender.choice import ChoiceStream, Grown, Part
 from workers.derender.coupled import (
     Generation,
     echoed_logprobs_of,
@@ -37,6 +39,7 @@ from workers.derender.logprobs import (
 )
 from workers.derender.model import TextModel
 from workers.derender.outputs import Ending, StopReason, find_stop, stop_rules, without_stop_token
+from workers.derender.parsing import hides_metadata
 
 MAX_STREAMS = 4096
 """Requests whose state one worker keeps; the one that grew longest ago is dropped first."""
@@ -48,19 +51,14 @@ Entry = dict[str, Any]
 class ChoiceText(Protocol):
     """One choice's tokens into text, piece by piece."""
 
-    reasoning_tokens: int
-
-    def push(self, ending: Ending) -> tuple[list[TextPart], StopReason]:
-        """What is certain after these tokens, and why the choice stopped if it did.
-
-        `ending` holds new tokens only, and a finish reason with the last of them.
-        """
+    def push(
+        self, token_ids: Sequence[int], finish_reason: str | None, stop_reason: StopReason
+    ) -> Grown:
+        """What is certain after these tokens: new ones only, a finish reason with the last."""
 
 
 class PlainText:
-    """All text is content. What may be the beginning of a stop string waits."""
-
-    reasoning_tokens = 0
+    """A completion's: all text is content. What may begin a stop string waits."""
 
     def __init__(self, generation: Generation, model: TextModel, *, echo: str = "") -> None:
         """`echo` goes before the text and is never searched for stop strings."""
@@ -73,16 +71,20 @@ class PlainText:
         self._num_tokens = 0
         self._held = max((len(stop) for stop in self._rules.strings), default=1) - 1
 
-    def push(self, ending: Ending) -> tuple[list[TextPart], StopReason]:
+    def push(
+        self, token_ids: Sequence[int], finish_reason: str | None, stop_reason: StopReason
+    ) -> Grown:
+        ending = Ending(token_ids, finish_reason, stop_reason)
         ids, reason = without_stop_token(ending, self._rules, self._eos)
         early = max(self._rules.min_tokens - self._num_tokens, 0)
-        self._num_tokens += len(ending.token_ids)
+        self._num_tokens += len(token_ids)
         self._feed(ids[:early], is_early=True)
         self._feed(ids[early:], is_early=False)
-        if ending.finish_reason is None:
-            return self._release(max(len(self._text) - self._held, self._released)), reason
+        if finish_reason is None:
+            parts = self._release(max(len(self._text) - self._held, self._released))
+            return Grown(parts, num_tokens=self._num_tokens)
         reason = self._cut(ending, reason)
-        return self._release(len(self._text)), reason
+        return Grown(self._release(len(self._text)), finish_reason, reason, self._num_tokens)
 
     def _feed(self, ids: Sequence[int], *, is_early: bool) -> None:
         self._text += self._decoder.feed(ids)
@@ -101,10 +103,10 @@ class PlainText:
         self._text = self._text[: start + (len(stop) if self._rules.is_included else 0)]
         return stop
 
-    def _release(self, end: int) -> list[TextPart]:
+    def _release(self, end: int) -> list[Part]:
         start, self._released = self._released, max(end, self._released)
         text = self._text[start:end]
-        return [TextPart(start=start, text=text)] if text else []
+        return [Part("content", start, text)] if text else []
 
 
 class _ChoiceStream:
@@ -129,22 +131,36 @@ class _ChoiceStream:
         self._shows_output = shows_output
         self._context: list[int] = []
         self._offset = 0
+        self._num_told = 0
+        self._is_over = False
         self.num_tokens = 0
+        """That have come, whether or not they are part of the answer."""
 
-    def push(self, new: ChoiceTokens) -> StreamDelta:
-        ending = Ending(new.token_ids, new.finish_reason, new.stop_reason)
-        parts, reason = self._text.push(ending)
+    def push(self, new: ChoiceTokens) -> StreamDelta | None:
+        """None where the choice has ended before these tokens: a stop string did it."""
+        self.num_tokens += len(new.token_ids)
+        if self._is_over:
+            return None
+        grown = self._text.push(new.token_ids, new.finish_reason, new.stop_reason)
+        count = grown.num_tokens - self._num_told
+        new = new.model_copy(
+            update={
+                "token_ids": new.token_ids[:count],
+                "logprobs": new.logprobs and new.logprobs[:count],
+            }
+        )
         delta = StreamDelta(
             choice=self._index,
-            start=self.num_tokens,
+            start=self._num_told,
             token_ids=new.token_ids,
-            parts=parts,
+            parts=[TextPart.model_validate(asdict(part)) for part in grown.parts],
             logprobs=None if self._style is None else self._logprobs(new, self._style),
-            reasoning_tokens=self._text.reasoning_tokens,
-            finish_reason=new.finish_reason,
-            stop_reason=reason if new.finish_reason is not None else None,
+            reasoning_tokens=grown.reasoning_tokens,
+            finish_reason=grown.finish_reason,
+            stop_reason=grown.stop_reason if grown.finish_reason is not None else None,
         )
-        self.num_tokens += len(new.token_ids)
+        self._num_told = grown.num_tokens
+        self._is_over = grown.finish_reason is not None
         self._context = context_after(self._context, new.token_ids)
         return delta
 
@@ -199,7 +215,8 @@ class RequestStream:
                 return None
             new = _unknown(given, stream.num_tokens)
             if new.token_ids or new.finish_reason is not None:
-                deltas.append(stream.push(new))
+                delta = stream.push(new)
+                deltas += [] if delta is None else [delta]
         return deltas
 
 
@@ -237,8 +254,16 @@ def _choice(
     )
     style = logprob_style(request) if is_scored else None
     if isinstance(request, ChatCompletionRequest):
-        text: ChoiceText = PlainText(generation, model)
-        return _ChoiceStream(index, text, model, style, echo=None, shows_output=True)
+        chat = ChoiceStream(
+            request,
+            generation.prompt_ids,
+            model,
+            request_id=generation.request_id,
+            index=index,
+            rules=stop_rules(generation.sampling),
+        )
+        style = None if chat.hides_metadata else style
+        return _ChoiceStream(index, chat, model, style, echo=None, shows_output=True)
     shows_output = not is_prompt_only(request)
     text = PlainText(generation, model, echo=prompt_echo(request, generation, model))
     echo = echoed_logprobs_of(request, generation, model, logprob_style(request))
@@ -254,6 +279,7 @@ def _head(
     name = first.request_id if len(generations) == 1 else first.request_id.removesuffix("-0")
     role = role_of(request, model) if isinstance(request, ChatCompletionRequest) else "assistant"
     echoes = is_chat and bool(request.echo)
+    hides = isinstance(request, ChatCompletionRequest) and hides_metadata(request, model)
     return StreamHead(
         kind=Kind.CHAT if is_chat else Kind.COMPLETION,
         id=name,
@@ -269,7 +295,7 @@ def _head(
         include_usage=bool(options and options.include_usage),
         continuous_usage=bool(options and options.include_usage and options.continuous_usage_stats),
         counts_reasoning=model.parsers.reasoning is not None,
-        wants_ids=wants_ids(request),
+        wants_ids=wants_ids(request) and not hides,
         prompt_token_ids=[list(generation.prompt_ids) for generation in generations]
         if wants_ids(request)
         else None,
