@@ -7,11 +7,12 @@ beginning.
 """
 
 import hashlib
-from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
+
+import orjson
 
 from schemas.derender import DerenderChatStreamRequest, StreamState
 from schemas.generate import GenerateStreamChoice
@@ -123,14 +124,14 @@ def _step(
     text_ids, reason = stop_ending(choice, chat, model)
     if not ids and (is_last is None or not state.output_token_ids):
         return _Step((), reason, has_called=False)
-    base = _digest(request, model)
-    stream = kept.take(_key(base, state.output_token_ids, state.output_chunk_lens))
+    place = _Place(_digest(request, model), state)
+    stream = kept.take(place.key)
     if stream is None:
         stream = _replayed(request, state, model)
     deltas = stream.push(text_ids, is_last=is_last is not None)
     if is_last is None:
-        lens = [*state.output_chunk_lens, len(ids)]
-        kept.keep(_key(base, [*state.output_token_ids, *ids], lens), stream)
+        place.add(ids, [len(ids)])
+        kept.keep(place.key, stream)
     return _Step(deltas, reason, any(delta.channel == "tool" for delta in deltas))
 
 
@@ -160,15 +161,26 @@ def _digest(request: DerenderChatStreamRequest, model: TextModel) -> bytes:
     return digest.digest()
 
 
-def _key(base: bytes, ids: Sequence[int], lens: Sequence[int]) -> bytes:
-    digest = hashlib.blake2b(base, digest_size=16)
-    digest.update(_packed(lens))
-    digest.update(_packed(ids))
-    return digest.digest()
+class _Place:
+    """Digests of the tokens so far and of the chunks that they came in."""
+
+    def __init__(self, base: bytes, state: StreamState) -> None:
+        self._ids = hashlib.blake2b(base, digest_size=16)
+        self._lens = hashlib.blake2b(digest_size=16)
+        self.add(state.output_token_ids, state.output_chunk_lens)
+
+    def add(self, ids: Sequence[int], lens: Sequence[int]) -> None:
+        self._ids.update(_packed(ids))
+        self._lens.update(_packed(lens))
+
+    @property
+    def key(self) -> bytes:
+        return self._ids.digest() + self._lens.digest()
 
 
 def _packed(numbers: Sequence[int]) -> bytes:
-    return len(numbers).to_bytes(8) + array("q", numbers).tobytes()
+    """Numbers as text that more may follow. TypeError beyond 64 bits."""
+    return orjson.dumps(numbers)[1:-1] + b"," if numbers else b""
 
 
 def _chat_delta(
