@@ -17,7 +17,9 @@ from runtime.settings import (
     ModelSettings,
     RenderSettings,
 )
+from tokenfleet import flags
 from tokenfleet.demo_model import DEMO_NAME, demo_model, is_demo_model
+from tokenfleet.flags import Flags
 from tokenfleet.options import Values, environment, with_options
 from tokenfleet.plan import RENDER_SERVER, WHOLE_FLEET, Plan, Role, checked, require_broker
 from workers.models.ec_config import read_ec_transfer_config
@@ -171,24 +173,21 @@ def main_options(
     """The options of the command itself; its help is the app's."""
 
 
-_NO_HTTP = (ModelSettings, FleetSettings, HealthSettings)
-_COMMANDS: Sequence[tuple[typer.Typer, str, Callable[..., None], Sequence[type[Group]]]] = (
-    (app, "serve", serve, (*_NO_HTTP[:2], IngressSettings, RenderSettings, EngineSettings)),
-    (
-        launch,
-        "render",
-        launch_render,
-        (*_NO_HTTP[:2], IngressSettings, RenderSettings, EngineSettings),
-    ),
-    (app, "coordinator", coordinator, (*_NO_HTTP, IngressSettings, EngineSettings)),
-    (app, "ingress", ingress, (*_NO_HTTP[:2], IngressSettings, EngineSettings)),
-    (worker, "render", _worker(Role.RENDER), (*_NO_HTTP, RenderSettings, EngineSettings)),
-    (worker, "encode", _worker(Role.ENCODE), (*_NO_HTTP, EngineSettings)),
-    (worker, "prefill", _worker(Role.PREFILL), (*_NO_HTTP, EngineSettings)),
-    (worker, "derender", _worker(Role.DERENDER), (*_NO_HTTP, EngineSettings, RenderSettings)),
-    (topics, "create", topics_create, (FleetSettings,)),
+_COMMANDS: Sequence[tuple[typer.Typer, str, Callable[..., None], Flags]] = (
+    (app, "serve", serve, flags.SERVE),
+    (launch, "render", launch_render, flags.RENDER_SERVER),
+    (app, "coordinator", coordinator, flags.COORDINATOR),
+    (app, "ingress", ingress, flags.INGRESS),
+    (worker, "render", _worker(Role.RENDER), flags.RENDER),
+    (worker, "encode", _worker(Role.ENCODE), flags.ENCODE),
+    (worker, "prefill", _worker(Role.PREFILL), flags.PREFILL),
+    (worker, "derender", _worker(Role.DERENDER), flags.DERENDER),
+    (topics, "create", topics_create, flags.TOPICS),
 )
-for parent, name, command, groups in _COMMANDS:
+for parent, name, command, taken in _COMMANDS:
     defaults = {"port": 8100} if command is launch_render else {}
-    parent.command(name)(with_options(command, groups, leave_out=("model",), defaults=defaults))
+    options = with_options(
+        command, taken.groups, leave_out=("model",), defaults=defaults, foreign=taken.foreign
+    )
+    parent.command(name)(options)
 app.command("demo")(demo)

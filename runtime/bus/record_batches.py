@@ -142,6 +142,8 @@ def _screen_batch(
         if batch[_MAGIC_AT] < 2:
             return _screen_legacy(base, batch)
         header = _checked_header(batch, end)
+        if header.base + header.last_delta < first:  # the base offset is under no checksum
+            raise _Unreadable(f"a batch that ends before {first}, which was asked for", first)
         if header.attributes & _CONTROL:
             return batch if _is_control(batch) else _rebuilt(header, b"", 0)
         return _screen_records(header, batch, first, room, screened)
