@@ -10,7 +10,7 @@ from tokenfleet.plan import ENGINES, Role
 _MODULES = {
     "ingress": ("fastapi", "uvicorn", "httptools"),
     "render": ("aiohttp", "av", "numpy", "PIL", "torch"),
-    "engine": ("numpy", "safetensors", "torch", "transformers"),
+    "engine": ("numpy", "safetensors", "torch", "transformers", "xgrammar"),
 }
 
 

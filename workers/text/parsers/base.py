@@ -50,6 +50,8 @@ class Parsed:
 
     content: str | None
     calls: Sequence[Call] = ()
+    is_final: bool = False
+    """Without calls the content is still not all of the text: calls were begun and not ended."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -45,7 +45,7 @@ class DeepSeekReader:
         if self._form.shows_text_behind and end >= 0:
             content += text[end + len(_SECTION_END) :]
         calls = [call for part in text.split(_CALL)[1:] if (call := self._call(part))]
-        return Parsed(content or None, calls) if calls else Parsed(content or None)
+        return Parsed(content or None, calls, is_final=True)
 
     def _call(self, part: str) -> Call | None:
         """None where a call is not closed."""

@@ -3,17 +3,14 @@
 As vllm.parser.granite.
 """
 
-import json
 from collections.abc import Sequence
 
 from workers.text.parsers.base import (
-    MALFORMED,
     Call,
     Delta,
     Parsed,
     Token,
     ToolContext,
-    dumps,
 )
 from workers.text.parsers.json_calls import CallList
 from workers.text.parsers.lexer import DROPPED, Lexer, Marks, marks_of
@@ -34,30 +31,21 @@ class GraniteReader:
         stream = self.incremental()
         deltas = stream.push([Token(None, text)]) + stream.finish()
         content = "".join(delta.text for delta in deltas if delta.channel == "content")
-        calls = [call for call in map(_call, _joined(deltas)) if call]
+        calls = _calls(deltas)
         return Parsed((content.strip() if calls else content) or None, calls)
 
     def incremental(self) -> "GraniteStream":
         return GraniteStream(self._marks)
 
 
-def _joined(deltas: Sequence[Delta]) -> list[tuple[str, str]]:
-    calls: dict[int, tuple[str, str]] = {}
+def _calls(deltas: Sequence[Delta]) -> list[Call]:
+    """Arguments as they were written, none where they were not."""
+    calls: dict[int, Call] = {}
     for delta in deltas:
         if delta.channel == "tool":
-            name, text = calls.get(delta.tool, (delta.name or "", ""))
-            calls[delta.tool] = name, text + delta.text
-    return list(calls.values())
-
-
-def _call(given: tuple[str, str]) -> Call:
-    """Arguments in the spacing of `json.dumps`, where they are an object."""
-    name, text = given
-    try:
-        value = json.loads(text)
-    except MALFORMED:
-        return Call(name, text or "{}")
-    return Call(name, dumps(value) if not isinstance(value, str) else value)
+            call = calls.get(delta.tool, Call(delta.name or "", ""))
+            calls[delta.tool] = Call(call.name, call.arguments + delta.text)
+    return [Call(call.name, call.arguments or "{}") for call in calls.values()]
 
 
 class GraniteStream:

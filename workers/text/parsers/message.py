@@ -187,7 +187,7 @@ class MessageReader:
         is_blank = not (content or "").strip()
         if self._is_json or (self._options.is_forced and is_blank):
             return None
-        return parsed.content if self._is_grammar else content
+        return parsed.content if self._is_grammar or parsed.is_final else content
 
     def incremental(self, prompt_ids: Sequence[int]) -> "MessageStream":
         """`prompt_ids`: the whole prompt, which tells where reasoning stands."""
