@@ -67,7 +67,12 @@ def test_a_chat_streams_what_the_whole_says(name, data):
     sizes = data.draw(st.lists(st.integers(1, 5), max_size=24))
     stops = data.draw(st.lists(st.text(min_size=1, max_size=3), max_size=2))
     sampling = {"stop": stops, "min_tokens": data.draw(st.integers(0, 3))}
-    finish = data.draw(st.sampled_from(["stop", "length"]))
+    text = "".join(map(model.tokenizer.decode, ([token] for token in ids)))
+    # An engine would have stopped where a stop string is complete.
+    texts = text, " " + model.tokenizer.decode(ids)
+    is_stopped = any(stop in text for stop in stops for text in texts)
+    finish = "stop" if is_stopped else data.draw(st.sampled_from(["stop", "length"]))
+    sampling["min_tokens"] = 0 if is_stopped else sampling["min_tokens"]
     outputs = [generated(ids, finish_reason=finish, stop_reason=None)]
 
     request, generations, stream = opened(
