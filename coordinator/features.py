@@ -1,26 +1,55 @@
 """Takes a generate body apart: items and their payloads into parts, the rest into a prompt."""
 
-import asyncio
+from collections.abc import Mapping
+from typing import Any
 
+import msgpack
+
+from runtime.request_body import off_loop
 from runtime.stage import Job
+from runtime.storage.digest import digest_of
+from schemas.ec import content_of, descriptors
 from schemas.envelope import PROMPTS, Item, kwargs_part, metadata_part
-from schemas.features import MultiModalFeatures
+from schemas.features import FeatureItem, MultiModalFeatures
 from schemas.generate import GenerateRequest
-from schemas.mm_item import decode_item, encode_item, item_bytes, metadata_only
+from schemas.identity import announced_key, entry_key
+from schemas.mm_item import ItemReader, encode_item, metadata_only
+from schemas.refusals import bad_request
 
+MAX_TRANSFER_BYTES = 1024 * 1024
+"""Of `ec_transfer_params`; a descriptor takes some 200 bytes."""
 _PAYLOADS = {"kwargs_data", "mm_metadata"}
 
 
-async def take_features(job: Job, body: GenerateRequest) -> None:
+async def take_features(job: Job, body: GenerateRequest, raw: bytes) -> None:
     """Fill items, parts and ec_transfer_params of the job's envelope from a validated body."""
-    job.envelope.ec_transfer_params = body.ec_transfer_params or None
-    job.write_msgpack(PROMPTS, [prompt_of(body)])
+    envelope = job.envelope
+    _check_transfer_size(body.ec_transfer_params)
+    envelope.ec_transfer_params = body.ec_transfer_params or None
+    job.write(PROMPTS, await off_loop(raw, _packed_prompts, body))
     if body.features is None:
         return
-    job.envelope.items = items_of(body.features)
-    # Megabytes of base64: not on the event loop.
-    for name, data in (await asyncio.to_thread(payloads_of, body.features)).items():
+    owner = {"tenant": envelope.caller.tenant, "salt": body.cache_salt}
+    envelope.items, parts = await off_loop(
+        raw, items_and_parts, body.features, body.ec_transfer_params, owner
+    )
+    for name, data in parts.items():
         job.write(name, data)
+
+
+def _packed_prompts(body: GenerateRequest) -> bytes:
+    packed: bytes = msgpack.packb([prompt_of(body)])
+    return packed
+
+
+def _check_transfer_size(params: object) -> None:
+    """They travel with the request to every later stop."""
+    size = len(msgpack.packb(params))
+    if size > MAX_TRANSFER_BYTES:
+        raise bad_request(
+            f"ec_transfer_params of {size} bytes are larger than the {MAX_TRANSFER_BYTES} accepted",
+            "ec_transfer_params",
+        )
 
 
 def prompt_of(body: GenerateRequest) -> dict[str, object]:
@@ -34,35 +63,53 @@ def prompt_of(body: GenerateRequest) -> dict[str, object]:
     return prompt | {"sampling_params": sampling}
 
 
-def items_of(features: MultiModalFeatures) -> list[Item]:
-    """Every item in prompt order."""
-    items = [
-        Item(
-            modality=item.modality,
-            mm_hash=item.mm_hash,
-            offset=item.placeholder.offset,
-            length=item.placeholder.length,
-        )
-        for item in features.items()
-    ]
-    return sorted(items, key=lambda item: item.offset)
+def items_and_parts(
+    features: MultiModalFeatures, ec_transfer_params: Any, owner: Mapping[str, Any]
+) -> tuple[list[Item], dict[str, bytes]]:
+    """Every item in prompt order, and checked payload bytes by part name.
 
-
-def payloads_of(features: MultiModalFeatures) -> dict[str, bytes]:
-    """Checked payload bytes by part name; raise ApiError for an unreadable one (02 §4.4).
-
-    Metadata beside tensors must be readable, but is ignored (the seed) and taken from them.
+    `owner` is the tenant and the salt that belong to every name. Raise ApiError for an unreadable
+    payload. Metadata beside tensors is not looked at, whatever it is, and taken from them instead.
     """
+    reader, known = ItemReader(), descriptors(ec_transfer_params)
+    items: list[Item] = []
     parts: dict[str, bytes] = {}
-    for item in features.items():
-        metadata_name = metadata_part(item.modality, item.mm_hash)
-        metadata = None if item.mm_metadata is None else item_bytes(item.mm_metadata)
-        if item.kwargs_data is not None:
-            tensors = item_bytes(item.kwargs_data)
-            parts[kwargs_part(item.modality, item.mm_hash)] = tensors
-            fields = metadata_only(decode_item(tensors))
-            if fields:
-                parts[metadata_name] = encode_item(fields)
-        elif metadata is not None:
-            parts.setdefault(metadata_name, metadata)
-    return parts
+    contents: dict[tuple[str, str], str] = {}
+    # First those with tensors: others of the same hash in the same request mean the same.
+    for given in sorted(features.items(), key=lambda given: given.kwargs_data is None):
+        content, payloads = _payloads(given, reader)
+        place = (given.modality, given.mm_hash)
+        first = contents.setdefault(place, content or content_of(known.get(given.mm_hash, {})))
+        item = _item(given, content or first, owner)
+        items.append(item)
+        for part, data in payloads.items():
+            parts.setdefault(part(item.modality, item.key), data)
+    return sorted(items, key=lambda item: item.offset), parts
+
+
+def _payloads(given: FeatureItem, reader: ItemReader) -> tuple[str, dict[Any, bytes]]:
+    """The digest of an item's tensors, and its payloads by what names their part."""
+    if given.kwargs_data is not None:
+        tensors, fields = reader.read(given.kwargs_data, "kwargs_data")
+        metadata = metadata_only(fields)
+        payloads = {kwargs_part: tensors}
+        return digest_of(tensors), payloads | (
+            {metadata_part: encode_item(metadata)} if metadata else {}
+        )
+    if given.mm_metadata is None:
+        return "", {}
+    return "", {metadata_part: reader.read(given.mm_metadata, "mm_metadata")[0]}
+
+
+def _item(given: FeatureItem, content: str, owner: Mapping[str, Any]) -> Item:
+    key = entry_key(given.mm_hash, content=content, **owner)
+    return Item(
+        modality=given.modality,
+        mm_hash=given.mm_hash,
+        entry="" if key == given.mm_hash else key,
+        alias=announced_key(given.mm_hash, **owner),
+        content=content,
+        by_caller=True,
+        offset=given.placeholder.offset,
+        length=given.placeholder.length,
+    )

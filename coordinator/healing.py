@@ -14,14 +14,15 @@ from schemas.routes import Stop
 def heal(job: Job, max_heals: int) -> None:
     """Route the missing items through encode. Raise ApiError where that is impossible."""
     envelope = job.envelope
-    missing = [item for item in envelope.items if item.mm_hash in envelope.missing]
+    missing = [item for item in envelope.items if item.key in envelope.missing]
     if envelope.heals >= max_heals:
         raise _lost(missing, f"it was lost again after {envelope.heals} repairs")
     without_tensors = [item for item in missing if not _has_tensors(job, item)]
     if without_tensors and not job.has(REQUEST):
         raise _lost(without_tensors, "its tensors are not stored; send kwargs_data")
     known = descriptors(envelope.ec_transfer_params)
-    envelope.ec_transfer_params = {h: d for h, d in known.items() if h not in envelope.missing}
+    lost = {name for item in missing for name in (item.key, item.mm_hash)}
+    envelope.ec_transfer_params = {name: d for name, d in known.items() if name not in lost}
     for item in missing:
         item.encoded = False
     envelope.missing = []
@@ -32,7 +33,7 @@ def heal(job: Job, max_heals: int) -> None:
 
 
 def _has_tensors(job: Job, item: Item) -> bool:
-    name = kwargs_part(item.modality, item.mm_hash)
+    name = kwargs_part(item.modality, item.key)
     return name in job.envelope.parts or name in job.envelope.held
 
 

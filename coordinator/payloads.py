@@ -6,7 +6,7 @@ Parts that are stripped for a stage but needed by a later one, or by a heal, sta
 
 from coordinator.rules import Action, Facts, Leg, apply
 from runtime.stage import Job
-from schemas.ec import descriptors, is_present
+from schemas.ec import descriptor_of, descriptors, is_present
 from schemas.envelope import Envelope, Item, kwargs_part, metadata_part
 
 
@@ -23,9 +23,9 @@ async def apply_leg(job: Job, leg: Leg, metadata_modalities: frozenset[str]) -> 
     allowed = set()
     for item, rule in decided:
         if rule.sends_kwargs:
-            allowed.add(kwargs_part(item.modality, item.mm_hash))
+            allowed.add(kwargs_part(item.modality, item.key))
         if rule.sends_metadata:
-            allowed.add(metadata_part(item.modality, item.mm_hash))
+            allowed.add(metadata_part(item.modality, item.key))
         if rule.action is Action.SKIP:
             item.encoded = True
     await _hold_payloads(job, allowed)
@@ -38,12 +38,16 @@ def facts_of(
     """What is known of an item. After our own encode, E means a descriptor for its hash."""
     params = envelope.ec_transfer_params
     if leg is Leg.PREFILL_ENCODED:
-        covered = item.mm_hash in descriptors(params)
+        known = descriptors(params)
+        covered = (
+            descriptor_of(known, key=item.key, mm_hash=item.mm_hash, content=item.content)
+            is not None
+        )
     else:
         covered = is_present(params)
     return Facts(
-        kwargs=kwargs_part(item.modality, item.mm_hash) in envelope.parts,
-        metadata=metadata_part(item.modality, item.mm_hash) in envelope.parts,
+        kwargs=kwargs_part(item.modality, item.key) in envelope.parts,
+        metadata=metadata_part(item.modality, item.key) in envelope.parts,
         ec=covered,
         encoded=item.encoded,
         needs_metadata=item.modality in metadata_modalities,
@@ -56,8 +60,8 @@ async def _hold_payloads(job: Job, allowed: set[str]) -> None:
         name
         for item in envelope.items
         for name in (
-            kwargs_part(item.modality, item.mm_hash),
-            metadata_part(item.modality, item.mm_hash),
+            kwargs_part(item.modality, item.key),
+            metadata_part(item.modality, item.key),
         )
         if name in envelope.parts
     }

@@ -1,23 +1,37 @@
 """Turns records of the public `requests` topic into envelopes to admit. Pure.
 
-A record is an envelope of the ingress (marked by its content type), a line in OpenAI's Batch form,
-or a bare JSON body whose kind its shape tells. Whatever cannot be read still gives an envelope, so
+A record is a line in OpenAI's Batch form, or a bare JSON body whose kind its shape tells; nothing
+else is believed, whatever its headers say. Whatever cannot be read still gives an envelope, so
 that its producer is answered.
 """
 
+import json
+import math
 import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
+from pydantic_core import from_json
 
 from runtime.bus import Record
-from schemas.envelope import CONTENT_TYPE, REQUEST, Caller, Envelope, ReplyTo, now_ms
-from schemas.errors import ApiError, FailureCode
+from schemas.envelope import REQUEST, Caller, Envelope, ReplyTo
+from schemas.errors import ApiError
+from schemas.json_size import is_light, num_values
+from schemas.limits import MAX_VALUES
 from schemas.routes import URL_OF_KIND, Kind
-from schemas.topics import MAX_REQUEST_RECORD_BYTES, Topics
+from schemas.topics import MAX_REQUEST_RECORD_BYTES, Topics, is_topic_name
+
+MAX_CUSTOM_ID = 1024
+"""Characters. Longer ones are refused, and repeated cut."""
+MAX_KEY_BYTES = 64 * 1024
+MAX_NAME_BYTES = 1024
+"""Of the headers `idempotency-key` and `x-tenant`."""
+MAX_ECHOED_BYTES = 1024
+"""Of one header's value that an answer repeats; of all of them four times as much."""
+ALWAYS_ECHOED = ("correlationId", "correlation-id", "traceparent", "tracestate")
+"""Spring's and everybody else's correlation, and W3C Trace Context."""
 
 _NAMESPACE = uuid.UUID("6f2e2f0e-5d1c-5a57-9d5b-0c1f3c6a7e10")
 _KIND_OF_URL = {url: kind for kind, url in URL_OF_KIND.items()}
@@ -30,8 +44,8 @@ _KIND_OF_KEY = (
     ("generate_responses", Kind.COMPLETION_DERENDER),
     ("tokens", Kind.DETOKENIZE),
 )
-_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _RENDERS = {Kind.CHAT_RENDER, Kind.COMPLETION_RENDER, Kind.RESPONSES_RENDER, Kind.MESSAGES_RENDER}
+_CUSTOM_ID = re.compile(rb'"custom_id"\s*:\s*("(?:[^"\\]|\\.){0,4096}")')
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,117 +63,206 @@ class SubmissionRules:
     cluster_id: str
     topics: Topics
     timeout_s: float
+    """From when the record was received to its deadline, where it does not say less."""
     trusted_tenants: bool = False
+    echo_headers: tuple[str, ...] = ()
+    """Names of headers that answers repeat, beside `ALWAYS_ECHOED`."""
 
 
 def read_submission(record: Record, rules: SubmissionRules) -> Submission:
-    """Raise DecodeError only for a record that claims to be an envelope and is none."""
-    if record.headers.get("content-type") == CONTENT_TYPE.encode():
-        return Submission(_untouched(Envelope.decode(record.value or b"")))
-    return _outside(record, rules)
-
-
-def _untouched(envelope: Envelope) -> Envelope:
-    """Only what an ingress may say; everything else is decided here."""
-    kept = {
-        "version",
-        "id",
-        "kind",
-        "pin",
-        "created_ms",
-        "deadline_ms",
-        "sent_ms",
-        "caller",
-        "reply",
-    }
-    fields = {name: getattr(envelope, name) for name in kept}
-    parts = {name: part for name, part in envelope.parts.items() if name == REQUEST}
-    return Envelope(**fields, parts=parts)
-
-
-def _outside(record: Record, rules: SubmissionRules) -> Submission:
-    # A producer's clock may be ahead; it must not buy time.
-    created_ms = min(record.timestamp_ms or int(now_ms()), int(now_ms()))
+    """Never raises for what a record holds."""
+    received_ms = received_at_ms(record)
     envelope = Envelope(
         id=request_id(record, rules),
         kind=Kind.CHAT,
-        created_ms=created_ms,
-        deadline_ms=created_ms + int(rules.timeout_s * 1000),
-        caller=Caller(key=record.key, tenant=_tenant(record, rules)),
+        created_ms=received_ms,
+        deadline_ms=received_ms + int(rules.timeout_s * 1000),
+        caller=Caller(
+            source=f"{record.topic}/{record.partition}/{record.offset}",
+            headers=echoed_headers(record, rules.echo_headers),
+        ),
         reply=ReplyTo(via="topic"),
+        parts={REQUEST: record.value or b""},
     )
     try:
-        envelope.reply = ReplyTo(via="topic", topic=_reply_topic(record, rules.topics))
+        _take_custom_id_of(envelope, record.value or b"")
+        _take_headers(envelope, record, rules)
         _take_body(envelope, record.value or b"")
     except ApiError as error:
         return Submission(envelope, error)
     return Submission(envelope)
 
 
+def received_at_ms(record: Record) -> int:
+    """When the broker appended the record, or else when this process got it.
+
+    A producer's own clock (CreateTime) is not asked: it may be wrong by any amount.
+    """
+    received_ms = int(record.received_ms)
+    if not record.is_broker_time or record.timestamp_ms <= 0:
+        return received_ms
+    return min(record.timestamp_ms, received_ms)
+
+
 def request_id(record: Record, rules: SubmissionRules) -> str:
     """The same id for every delivery of the same record, or of the same idempotency key."""
     key = record.headers.get("idempotency-key")
-    if key is not None:
+    if key is not None and len(key) <= MAX_NAME_BYTES:
         name = f"key/{_tenant(record, rules)}/{key.hex()}"
     else:
         name = f"{rules.cluster_id}/{record.topic}/{record.partition}/{record.offset}"
     return uuid.uuid5(_NAMESPACE, name).hex
 
 
+def echoed_headers(record: Record, names: tuple[str, ...]) -> dict[str, bytes]:
+    """The headers by which a pipeline knows its requests again, within bounds."""
+    found: dict[str, bytes] = {}
+    left = 4 * MAX_ECHOED_BYTES
+    for name in (*ALWAYS_ECHOED, *names):
+        value = record.headers.get(name)
+        if value is not None and len(value) <= min(MAX_ECHOED_BYTES, left):
+            found[name] = value
+            left -= len(value)
+    return found
+
+
+def _take_headers(envelope: Envelope, record: Record, rules: SubmissionRules) -> None:
+    """Where the answer goes, and how it is known there, comes first: refusals need both."""
+    is_short = record.key is not None and len(record.key) <= MAX_KEY_BYTES
+    envelope.caller.key = record.key if is_short else None
+    if (raw := record.headers.get("reply-to")) is not None:
+        envelope.reply.topic = _reply_topic(raw, rules.topics)
+    if record.key is not None and not is_short:
+        raise _too_long("key", len(record.key), MAX_KEY_BYTES)
+    for name in ("idempotency-key", "x-tenant"):
+        if len(value := record.headers.get(name, b"")) > MAX_NAME_BYTES:
+            raise _too_long(name, len(value), MAX_NAME_BYTES)
+    envelope.caller.tenant = _tenant(record, rules)
+    if (raw := record.headers.get("x-request-timeout")) is not None:
+        timeout_s = min(_timeout_s(raw), rules.timeout_s)
+        envelope.deadline_ms = envelope.created_ms + int(timeout_s * 1000)
+
+
 def _tenant(record: Record, rules: SubmissionRules) -> str:
     if not rules.trusted_tenants:
         return ""
-    return record.headers.get("x-tenant", b"").decode("utf-8", "replace")
+    return record.headers.get("x-tenant", b"")[:MAX_NAME_BYTES].decode("utf-8", "replace")
 
 
-def _reply_topic(record: Record, topics: Topics) -> str | None:
-    raw = record.headers.get("reply-to")
-    if raw is None:
-        return None
-    name = raw.decode("utf-8", "replace")
-    if not _TOPIC_NAME.fullmatch(name) or (
-        name.startswith(topics.prefix) and name != topics.responses
-    ):
-        raise ApiError(f"reply-to must name a topic of yours, got {name[:80]!r}", param="reply-to")
+def _reply_topic(raw: bytes, topics: Topics) -> str:
+    name = raw[:250].decode("utf-8", "replace")
+    if not is_topic_name(name) or topics.is_inside(name):
+        raise reply_refused(name, "it must be a topic of yours")
     return name
 
 
-def _take_body(envelope: Envelope, value: bytes) -> None:
-    """Set kind, custom id and request part.
+def reply_refused(name: str, why: str) -> ApiError:
+    return ApiError(f"reply-to {name[:80]!r} cannot be used: {why}", param="reply-to")
 
-    Bytes that are not JSON stay a chat: the body parser refuses them as HTTP would.
+
+def _timeout_s(raw: bytes) -> float:
+    try:
+        timeout_s = float(raw[:40])
+    except ValueError:
+        timeout_s = math.nan
+    if not 0 < timeout_s < math.inf:
+        raise ApiError(
+            f"x-request-timeout must be a positive number of seconds, got {raw[:40]!r}",
+            param="x-request-timeout",
+        )
+    return timeout_s
+
+
+def _too_long(name: str, size: int, limit: int) -> ApiError:
+    return ApiError(f"{name} of {size} bytes is longer than {limit}", param=name)
+
+
+def _take_body(envelope: Envelope, value: bytes) -> None:
+    """Set kind and request part.
+
+    What is not JSON stays a chat: the body parser refuses it as HTTP would.
     """
     if len(value) > MAX_REQUEST_RECORD_BYTES:
+        envelope.parts[REQUEST] = b""
         raise ApiError(
             f"a record of {len(value)} bytes is larger than {MAX_REQUEST_RECORD_BYTES}; send large"
             " media by URL",
             status=413,
             type="RequestEntityTooLarge",
         )
-    envelope.parts[REQUEST] = value
-    try:
-        body = orjson.loads(value)
-    except ValueError:
+    body = _decoded(value)
+    if not isinstance(body, dict):
         return
-    if isinstance(body, dict) and "body" in body and "url" in body:
-        body = _take_batch_line(envelope, body)
-    elif isinstance(body, dict):
+    if "url" in body and "body" in body:
+        line, body = body, body["body"]
+        _take_batch_line(envelope, line)
+        envelope.parts[REQUEST] = _dumped(body)
+    else:
         envelope.kind = kind_of_body(body)
     if isinstance(body, dict):
-        _adapt_to_topics(envelope, body)
+        _leave_tensors_out(envelope, body)
 
 
-def _take_batch_line(envelope: Envelope, line: Mapping[str, Any]) -> Any:
+def _decoded(value: bytes) -> object:
+    """As lenient as can be, to find out what is meant; what is wrong is told by its own parser."""
+    if not is_light(value) and num_values(value, MAX_VALUES) > MAX_VALUES:
+        return None
+    try:
+        decoded: object = from_json(value)
+    except ValueError:
+        try:
+            decoded = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    return decoded
+
+
+def _dumped(body: object) -> bytes:
+    """Text that decodes to the same, NaN and lone surrogates included."""
+    try:
+        return json.dumps(body, separators=(",", ":")).encode()
+    except (ValueError, RecursionError):  # nested, or an integer, beyond what is printed
+        raise ApiError("There was an error parsing the body", type="Bad Request") from None
+
+
+def _take_custom_id_of(envelope: Envelope, value: bytes) -> None:
+    """Of a line that cannot be decoded as a whole, too: its producer waits for this id."""
+    if (found := _CUSTOM_ID.search(value)) is not None:
+        try:
+            envelope.caller.custom_id = _shown(json.loads(found[1]))
+        except ValueError:
+            return
+
+
+def _take_batch_line(envelope: Envelope, line: Mapping[str, Any]) -> None:
     custom_id = line.get("custom_id")
-    envelope.caller.custom_id = custom_id if isinstance(custom_id, str) else None
+    envelope.caller.custom_id = _shown(custom_id) if isinstance(custom_id, str) else None
+    if custom_id is not None:
+        _check_custom_id(custom_id)
     if str(line.get("method", "POST")).upper() != "POST":
         raise ApiError("method must be POST", param="method")
-    kind = _KIND_OF_URL.get(str(line["url"]))
+    url = line["url"]
+    kind = _KIND_OF_URL.get(url) if isinstance(url, str) else None
     if kind is None:
         raise ApiError(f"url must be one of {', '.join(sorted(_KIND_OF_URL))}", param="url")
     envelope.kind = kind
-    envelope.parts[REQUEST] = orjson.dumps(line["body"])
-    return line["body"]
+
+
+def _check_custom_id(custom_id: object) -> None:
+    if not isinstance(custom_id, str):
+        raise ApiError("custom_id must be a string", param="custom_id")
+    if len(custom_id) > MAX_CUSTOM_ID:
+        raise ApiError(
+            f"custom_id of {len(custom_id)} characters is longer than {MAX_CUSTOM_ID}",
+            param="custom_id",
+        )
+    if _shown(custom_id) != custom_id:
+        raise ApiError("custom_id holds half of a surrogate pair", param="custom_id")
+
+
+def _shown(custom_id: str) -> str:
+    """What an answer can repeat of it."""
+    return custom_id[:MAX_CUSTOM_ID].encode("utf-8", "replace").decode()
 
 
 def kind_of_body(body: Mapping[str, Any]) -> Kind:
@@ -173,13 +276,7 @@ def kind_of_body(body: Mapping[str, Any]) -> Kind:
     )
 
 
-def _adapt_to_topics(envelope: Envelope, body: dict[str, Any]) -> None:
-    """Rules of the topic interface: no streams, and no tensors unless asked for."""
-    if body.get("stream") is True:
-        raise ApiError(
-            "stream is not available over topics: answers are whole records",
-            param="stream",
-            code=FailureCode.INVALID_REQUEST,
-        )
+def _leave_tensors_out(envelope: Envelope, body: dict[str, Any]) -> None:
+    """A render over topics gives no tensors unless asked for."""
     if envelope.kind in _RENDERS and not {"mm_payload", "return_mm_kwargs"} & body.keys():
-        envelope.parts[REQUEST] = orjson.dumps({**body, "mm_payload": "none"})
+        envelope.parts[REQUEST] = _dumped({**body, "mm_payload": "none"})

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ingress.answers import error_response
+from ingress.bodies import BodyBudget, BodyLimits
 from ingress.gateway import Gateway
 from ingress.guards import ApiKeys, Counted, ResponseHeaders
 from ingress.http_metrics import HttpMetrics
@@ -54,10 +55,11 @@ def create_app(
 
     `is_scale_out` is what `ingress.scale_out` decided; off, those routes answer 403.
     """
-    relayed = _relayed(Relay(settings, limits, gateway), mode, is_scale_out)
+    budget = BodyBudget(_body_limits(settings))
+    relayed = _relayed(Relay(settings, limits, gateway, budget), mode, is_scale_out)
     others = [
         *probe_routes(model, gateway, readiness, registry),
-        *unserved_routes(mode, is_scale_out=is_scale_out),
+        *unserved_routes(mode, budget, is_scale_out=is_scale_out),
     ]
     site = FastAPI(title="tokenfleet", version=fleet_version())
     for method, path, endpoint in (*relayed, *others):
@@ -71,6 +73,15 @@ def create_app(
     guarded = ApiKeys(fast, keys=settings.api_key)
     return Counted(
         ResponseHeaders(guarded, request_ids=settings.enable_request_id_headers), metrics=metrics
+    )
+
+
+def _body_limits(settings: IngressSettings) -> BodyLimits:
+    return BodyLimits(
+        max_bytes=settings.max_body_bytes,
+        max_held_bytes=settings.max_buffered_body_bytes,
+        receive_timeout_s=settings.receive_timeout_s,
+        total_timeout_s=settings.request_timeout_s,
     )
 
 

@@ -41,6 +41,12 @@ class CorkedTransport:
         self._send()
         self._transport.close()
 
+    def write_eof(self) -> None:
+        """What was written is sent first."""
+        self._send()
+        if not self._transport.is_closing():
+            self._transport.write_eof()
+
     def abort(self) -> None:
         self._waiting.clear()
         self._transport.abort()

@@ -12,6 +12,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ingress.access import log_access
 from ingress.http_metrics import HttpMetrics
 from schemas.ids import random_id
 
@@ -72,7 +73,7 @@ class ResponseHeaders:
 
 
 class Counted:
-    """Counts and times responses, whatever ends them."""
+    """Counts and times responses, whatever ends them, and logs a line for each."""
 
     def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
         self._app = app
@@ -83,12 +84,14 @@ class Counted:
             await self._app(scope, receive, send)
             return
         started = time.perf_counter()
-        status = 500
+        status, sent_bytes = 500, 0
 
         async def send_noting_status(message: Message) -> None:
-            nonlocal status
+            nonlocal status, sent_bytes
             if message["type"] == "http.response.start":
                 status = message["status"]
+            else:
+                sent_bytes += len(message.get("body", b""))
             await send(message)
 
         try:
@@ -96,6 +99,7 @@ class Counted:
         finally:
             took = time.perf_counter() - started
             self._metrics.observe(scope["method"], scope["path"], status, took)
+            log_access(scope, status, sent_bytes, took)
 
 
 def _digest(key: str) -> bytes:

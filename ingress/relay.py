@@ -2,60 +2,95 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
 from typing import Any
 
-import orjson
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from ingress.answers import outcome_response
-from ingress.bodies import read_json_body, until_disconnect
+from ingress.bodies import Body, BodyBudget, until_disconnect
 from ingress.gateway import Gateway
 from ingress.scale_out import DISABLED
+from ingress.stream import EventStream
 from runtime.settings import IngressSettings
-from schemas.checks import check_request
 from schemas.envelope import Caller, Outcome, now_ms
 from schemas.errors import ApiError
-from schemas.limits import ModelLimits
-from schemas.refusals import not_implemented
+from schemas.ids import random_id
+from schemas.limits import MAX_REQUEST_ID, ModelLimits
+from schemas.refusals import bad_request
 from schemas.routes import Kind
-from schemas.validation import parse_body
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-
-STREAMING = frozenset({Kind.CHAT, Kind.COMPLETION, Kind.GENERATE})
-"""Kinds whose answer is an event stream when the body asks for one."""
 
 
 class Relay:
     """Makes the endpoints of an application; holds nothing of a request."""
 
-    def __init__(self, settings: IngressSettings, limits: ModelLimits, gateway: Gateway) -> None:
+    def __init__(
+        self,
+        settings: IngressSettings,
+        limits: ModelLimits,
+        gateway: Gateway,
+        budget: BodyBudget,
+    ) -> None:
         self._settings = settings
         self._limits = limits
         self._gateway = gateway
+        self._budget = budget
 
     def endpoint(self, kind: Kind) -> Endpoint:
         async def relay(request: Request) -> Response:
             self._gateway.require_place()
-            body = await read_json_body(request, self._settings.max_body_bytes)
-            if kind in STREAMING and b'"stream"' in body:
-                await asyncio.to_thread(refuse_stream, kind, body, self._limits)
-            work = self._submit(kind, body, request)
-            del body  # may be large, and is not needed while we wait
-            outcome = await _while_connected(request, work)
-            return outcome_response(outcome, self._gateway.blobs)
+            caller = Caller(request_id=callers_id(request))
+            async with AsyncExitStack() as resources:
+                body = resources.enter_context(self._budget.body())
+                raw = await body.read_json(request)
+                work = self._ask(kind, raw, caller, request, body, resources)
+                del raw  # may be large, and is not needed while we wait
+                return await _while_connected(request, work)
 
         return relay
 
-    def _submit(self, kind: Kind, body: bytes, request: Request) -> Coroutine[Any, Any, Outcome]:
-        return self._gateway.submit(
+    async def _ask(
+        self,
+        kind: Kind,
+        raw: bytes,
+        caller: Caller,
+        request: Request,
+        body: Body,
+        resources: AsyncExitStack,
+    ) -> Response:
+        """The answer's first part decides: a whole one, or the beginning of a stream."""
+        request.state.request_id = request_id = random_id(32)
+        request.state.received_bytes = len(raw)
+        asked = self._gateway.ask(
             kind,
-            body,
-            Caller(request_id=request.headers.get("x-request-id")),
+            raw,
+            caller,
             int(now_ms() + self._settings.request_timeout_s * 1000),
             pin=self._settings.generate_stage if kind is Kind.GENERATE else None,
+            request_id=request_id,
+            # A store of this process holds the body until the answer.
+            on_sent=body.release if self._gateway.blobs.is_shared else None,
         )
+        del raw
+        answer = await resources.enter_async_context(asked)
+        first = await answer.next()
+        if isinstance(first, Outcome):
+            return outcome_response(first, self._gateway.blobs)
+        return EventStream(first, answer, resources.pop_all())
+
+
+def callers_id(request: Request) -> str | None:
+    """The id that the caller gave the request. ApiError 400 for one that is too long."""
+    given = request.headers.get("x-request-id")
+    if given is not None and len(given) > MAX_REQUEST_ID:
+        raise bad_request(
+            f"X-Request-Id has {len(given)} characters; at most {MAX_REQUEST_ID} are accepted.",
+            "x-request-id",
+        )
+    return given
 
 
 async def refuse(request: Request) -> Response:
@@ -63,21 +98,7 @@ async def refuse(request: Request) -> Response:
     raise ApiError(DISABLED, status=403, type="PermissionDeniedError")
 
 
-def refuse_stream(kind: Kind, raw: bytes, limits: ModelLimits) -> None:
-    """ApiError 501 for a valid body that asks for an event stream, 400 for an invalid one."""
-    try:
-        is_asked = orjson.loads(raw).get("stream") not in (None, False)
-    except (ValueError, AttributeError):
-        return  # for the coordinator to refuse
-    if not is_asked:
-        return
-    body = parse_body(kind, raw, limits)
-    check_request(kind, body, limits)
-    if getattr(body, "stream", False):
-        raise not_implemented("Streaming is not supported yet: leave `stream` out.")
-
-
-async def _while_connected(request: Request, work: Coroutine[Any, Any, Outcome]) -> Outcome:
+async def _while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
     """Await the work, but cancel it and raise ClientDisconnect as soon as the client has gone."""
     waiter = asyncio.current_task()
     assert waiter is not None

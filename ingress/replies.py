@@ -1,7 +1,6 @@
 """Reads the replies of one ingress replica from the partition its id picks. Knows nothing of HTTP.
 
-A reply record carries the header `replica` and a msgpack map: `id` with either `outcome` (an
-Outcome) or `outcome_name` (an object of the store that holds one too large for a record).
+A reply record carries the header `replica` and a `schemas.records.reply.Reply`.
 """
 
 import asyncio
@@ -19,6 +18,7 @@ from runtime.errors import BusError, StoreError
 from runtime.storage import BlobStore
 from schemas.envelope import Outcome
 from schemas.errors import DecodeError
+from schemas.records.reply import Reply
 
 POLL_S = 1.0
 MAX_RECORDS = 500
@@ -86,14 +86,18 @@ class ReplyReader:
         if record.headers.get(REPLICA_HEADER) != self._replica:
             return
         try:
-            reply = _decode(record.value)
-        except DecodeError as error:
-            logger.error("reply_undecodable", extra={"offset": record.offset, "error": str(error)})
+            reply = Reply.decode(record.value)
+        except Exception as error:  # of whatever kind: the replies behind it are waited for
+            trace = None if isinstance(error, DecodeError) else error
+            what = {"offset": record.offset, "error": str(error)}
+            logger.error("reply_undecodable", extra=what, exc_info=trace)
             return
-        if isinstance(reply[1], Outcome):
-            self._pending.resolve(reply[0], reply[1])
-        elif self._pending.is_waiting(reply[0]):
-            self._spawn(self._fetch(reply[0], reply[1]))
+        if reply.piece is not None:
+            self._pending.push(reply.id, reply.piece)
+        elif reply.outcome is not None:
+            self._pending.push(reply.id, reply.outcome)
+        elif reply.outcome_name is not None and self._pending.is_waiting(reply.id):
+            self._spawn(self._fetch(reply.id, reply.outcome_name))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -103,37 +107,17 @@ class ReplyReader:
     async def _fetch(self, request_id: str, name: str) -> None:
         """One that cannot be read ends the wait too, or its caller would sit until the deadline."""
         try:
-            self._pending.resolve(request_id, _outcome(await self._blobs.get_named(name)))
+            self._pending.push(request_id, _outcome(await self._blobs.get_named(name)))
         except (StoreError, DecodeError) as error:
             logger.error("outcome_unreadable", extra={"outcome": name, "error": str(error)})
-            self._pending.fail(request_id, StoreError(f"{name}: {error}"))
-
-
-def _decode(value: bytes | None) -> tuple[str, Outcome | str]:
-    """(request id, the outcome or the name of the object that holds it)."""
-    reply = _unpack(value)
-    if not isinstance(reply, dict) or not isinstance(reply.get("id"), str):
-        raise DecodeError("not a reply: no id")
-    if isinstance(reply.get("outcome_name"), str):
-        return reply["id"], reply["outcome_name"]
-    return reply["id"], _validated(reply.get("outcome"))
+            self._pending.push(request_id, StoreError(f"{name}: {error}"))
 
 
 def _outcome(data: bytes | None) -> Outcome:
     if data is None:
         raise DecodeError("the store does not hold it")
-    return _validated(_unpack(data))
-
-
-def _unpack(data: bytes | None) -> Any:
     try:
-        return msgpack.unpackb(data or b"", strict_map_key=False)
-    except (ValueError, msgpack.UnpackException) as error:
-        raise DecodeError(f"not msgpack: {error}") from error
-
-
-def _validated(value: Any) -> Outcome:
-    try:
-        return Outcome.model_validate(value)
-    except ValidationError as error:
+        return Outcome.model_validate(msgpack.unpackb(data, strict_map_key=False))
+    # TypeError: a map whose key is a list.
+    except (ValidationError, ValueError, TypeError, msgpack.UnpackException) as error:
         raise DecodeError(f"not an outcome: {error}") from error

@@ -4,20 +4,23 @@ Knows nothing of the application, and leaves signals to the process.
 """
 
 import asyncio
+import resource
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from ingress.corked import CorkedTransport
+from ingress.connection import Connection, ConnectionLimits, Connections
 from runtime.errors import SettingsError
 
 KEEP_ALIVE_S = 5
-MAX_HEAD_BYTES = 4 * 1024 * 1024
 BACKLOG = 2048
+_OTHER_FILES = 256
+"""File descriptors that are left to everything but connections."""
 
 
 class HttpServer:
@@ -31,21 +34,23 @@ class HttpServer:
         port: int,
         shutdown_timeout_s: float = 30.0,
         shares_port: bool = False,
+        limits: ConnectionLimits | None = None,
     ) -> None:
         """`shares_port`: other processes listen there, too, and the kernel spreads connections."""
         self._address = host, port
         self._shares_port = shares_port
+        connections = Connections(_affordable(limits or ConnectionLimits()))
         self._server = _Server(
             uvicorn.Config(
                 app,
-                http=_Protocol,
+                http=partial(Connection, connections=connections),  # type: ignore[arg-type]
+                ws="none",
                 log_config=None,
                 access_log=False,
                 lifespan="off",
                 backlog=BACKLOG,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=max(1, int(shutdown_timeout_s)),
-                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             )
         )
         self._task: asyncio.Task[None] | None = None
@@ -59,21 +64,36 @@ class HttpServer:
         self._task = asyncio.create_task(self._server.serve([listener]), name="http-server")
         await self._server.listening.wait()
 
+    @property
+    def url(self) -> str:
+        """Where it listens, for people."""
+        host = self._address[0] or "0.0.0.0"
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
     async def wait(self) -> None:
         """Until the server ends, by `close` or by a fault."""
         if self._task is not None:
             await asyncio.shield(self._task)
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Accept no more; whether everything that was under way has been answered by then."""
+        self._server.should_exit = True
+        if self._task is None:
+            return True
+        await asyncio.wait({self._task}, timeout=timeout_s)
+        return self._task.done()
+
+    def abort(self) -> None:
+        """Cut the connections that are left, as when a client keeps its body back."""
+        self._server.force_exit = True
+        for connection in list(self._server.server_state.connections):
+            connection.transport.abort()
 
     async def close(self) -> None:
         """Accept no more, finish what is under way within the budget. Safe to call twice."""
         self._server.should_exit = True
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
-
-
-class _Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        super().connection_made(CorkedTransport(transport, self.loop))
 
 
 class _Server(uvicorn.Server):
@@ -88,6 +108,20 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _affordable(limits: ConnectionLimits) -> ConnectionLimits:
+    """As many connections as there may be files, after raising that as far as it goes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.max_connections + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        most = max(soft - _OTHER_FILES, soft // 2)
+        limits = replace(limits, max_connections=min(limits.max_connections, most))
+    return limits
 
 
 def reserve(host: str, port: int) -> socket.socket:
@@ -130,4 +164,4 @@ def _listen(host: str, port: int, *, shares_port: bool = False) -> socket.socket
 
 
 def _not_to_be_had(host: str, port: int, error: OSError) -> SettingsError:
-    return SettingsError(f"cannot listen on {host}:{port}: {error.strerror}")
+    return SettingsError(f"--port {port}: cannot listen on {host}:{port}: {error.strerror}")

@@ -5,11 +5,12 @@ address.
 """
 
 import json
+from collections.abc import Awaitable, Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ingress.bodies import read_body
+from ingress.bodies import BodyBudget
 from ingress.probes import Route
 from ingress.relay import refuse
 from ingress.scale_out import Mode
@@ -33,23 +34,32 @@ STANDARD = (
 RENDER = (("POST", "/v1/systemone"),)
 
 
-def unserved_routes(mode: Mode, *, is_scale_out: bool) -> list[Route]:
+def unserved_routes(mode: Mode, budget: BodyBudget, *, is_scale_out: bool) -> list[Route]:
     if mode == "serve":
-        abort = abort_requests if is_scale_out else refuse
+        abort = _abort_endpoint(budget) if is_scale_out else refuse
         return [(*ABORT, abort), *((method, path, unserved) for method, path in STANDARD)]
     refused = [(method, path, unserved) for method, path in RENDER]
     return [*refused, ("POST", "/invocations", _no_handler)]
 
 
-async def abort_requests(request: Request) -> Response:
+def _abort_endpoint(budget: BodyBudget) -> Callable[[Request], Awaitable[Response]]:
     """Checks the body as vLLM does (03 §8); aborts themselves are not served."""
+
+    async def abort_requests(request: Request) -> Response:
+        with budget.body() as body:
+            _check_abort(await body.read(request, MAX_ABORT_BYTES))
+        return await unserved(request)
+
+    return abort_requests
+
+
+def _check_abort(raw: bytes) -> None:
     try:
-        body = json.loads(await read_body(request, MAX_ABORT_BYTES))
-    except ValueError as error:
+        body = json.loads(raw)
+    except (ValueError, RecursionError) as error:
         raise schema_error(f"JSON decode error: {error}", None) from None
     if not isinstance(body, dict) or "request_ids" not in body:
         raise schema_error("Missing 'request_ids' in request body", None)
-    return await unserved(request)
 
 
 async def unserved(request: Request) -> Response:

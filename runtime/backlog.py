@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from runtime.bus import Record, TopicPartition, record_bytes
+from runtime.execution import Unsent
 from runtime.offsets import OffsetTracker
 
 Lane = tuple[TopicPartition, bytes | int]
@@ -22,6 +23,10 @@ class Work:
     taken_ms: float
     """Unix milliseconds."""
     attempts: int = 0
+    waits: int = 0
+    """Tries since the last that used up an attempt."""
+    unsent: Unsent | None = None
+    """What is left of it where its work is done."""
     size: int = field(init=False)
     """Bytes it holds."""
 

@@ -58,6 +58,15 @@ class Committer:
         self.wake()
         return lost
 
+    def advance(self) -> None:
+        """Note how far reading has gone; all that was given out has to be taken before."""
+        for partition, tracker in self._trackers.items():
+            position = self._consumer.position(partition)
+            if position is not None:
+                tracker.advance(position)
+                if tracker.due() is not None:
+                    self.wake()
+
     def wake(self) -> None:
         """Something is finished."""
         self._has_news.set()

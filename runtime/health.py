@@ -4,6 +4,7 @@ Answers GET and HEAD, one request per connection, reads no bodies. Knows no role
 """
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 import orjson
 
+from runtime.addresses import listening_problem, url_of
 from runtime.errors import SettingsError
 from runtime.settings import HealthSettings
 from runtime.telemetry import CONTENT_TYPE, Telemetry
@@ -73,8 +75,11 @@ class HealthServer:
         readiness: Readiness,
         telemetry: Telemetry,
         liveness: Sequence[Check] = (),
+        default_port: int = 0,
     ) -> None:
+        """`default_port`: where the settings name none; any other one, where it is taken."""
         self._settings = settings
+        self._default_port = default_port
         self._readiness = readiness
         self._telemetry = telemetry
         self._liveness = liveness
@@ -87,16 +92,23 @@ class HealthServer:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def start(self) -> None:
-        host, port = self._settings.health_host, self._settings.health_port
+        """SettingsError where the port that was asked for cannot be had."""
+        asked = self._settings.health_port
+        port = self._default_port if asked is None else asked
+        told = {}
         try:
-            self._server = await asyncio.start_server(
-                self._serve, host, port, limit=_MAX_HEAD_BYTES
-            )
+            self._server = await self._listen(port)
         except OSError as error:
-            raise SettingsError(
-                f"--health-port {port}: cannot listen on {host}: {error.strerror}"
-            ) from error
-        logger.info("health_listening", extra={"host": host, "port": self.port})
+            if asked is not None or error.errno != errno.EADDRINUSE:
+                raise _not_to_be_had(self._settings.health_host, port, error) from error
+            self._server = await self._listen(0)
+            told = {"instead_of": port}
+        url = url_of(self._settings.health_host, self.port)
+        logger.info("health_listening", extra={"url": url, **told})
+
+    async def _listen(self, port: int) -> asyncio.Server:
+        host = self._settings.health_host
+        return await asyncio.start_server(self._serve, host, port, limit=_MAX_HEAD_BYTES)
 
     async def stop(self) -> None:
         server, self._server = self._server, None
@@ -139,6 +151,11 @@ class HealthServer:
         except (asyncio.IncompleteReadError, ValueError):
             return "", _error(400, "BadRequestError", "not an HTTP request")
         return method, self.answer(method, target.split("?", 1)[0])
+
+
+def _not_to_be_had(host: str, port: int, error: OSError) -> SettingsError:
+    reason = listening_problem(error)
+    return SettingsError(f"--health-port {port}: cannot listen on {url_of(host, port)}: {reason}")
 
 
 def _status(word: str, reasons: Sequence[str]) -> Answer:

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, Self
 
+from runtime.addresses import listening_problem
 from runtime.errors import SettingsError
 from schemas.topics import MAX_REQUEST_RECORD_BYTES
 
@@ -107,12 +108,18 @@ class LocalKafka:
     """One broker process, ended on exit; a folder of its own making is removed then."""
 
     def __init__(
-        self, *, port: int = 0, directory: Path | None = None, is_long_lived: bool = False
+        self,
+        *,
+        port: int = 0,
+        controller_port: int = 0,
+        directory: Path | None = None,
+        is_long_lived: bool = False,
     ) -> None:
-        """`is_long_lived`: compiled as in production, which takes time of its own at first."""
+        """Ports of 0 are chosen. `is_long_lived`: compiled as in production, which takes time of
+        its own at first."""
         self.port = port or free_port()
         self._flags = _JAVA_FLAGS if is_long_lived else _JAVA_FLAGS + _SHORT_LIVED_FLAGS
-        self._controller_port = free_port()
+        self._controller_port = controller_port or free_port()
         self._is_temporary = directory is None
         self._directory = directory or Path(tempfile.mkdtemp(prefix="kafka-local-"))
         self._process: subprocess.Popen[bytes] | None = None
@@ -127,6 +134,8 @@ class LocalKafka:
 
     def start(self, *, timeout_s: float = 60.0) -> None:
         """Return once it takes connections. SettingsError when it does not."""
+        for port in (self.port, self._controller_port):
+            _require_free(port)
         jars = fetch_jars()
         self._directory.mkdir(parents=True, exist_ok=True)
         self._write_properties()
@@ -203,8 +212,11 @@ class LocalKafka:
 
     def _wait_until_up(self, timeout_s: float) -> None:
         give_up_at = time.monotonic() + timeout_s
-        while not _answers(self.port):
+        while True:
+            is_up = _answers(self.port)
             ended = self._process is None or self._process.poll() is not None
+            if is_up and not ended:
+                return
             if ended or time.monotonic() > give_up_at:
                 raise SettingsError(f"Kafka did not start on {self.servers}: {self._last_line()}")
             time.sleep(0.05)
@@ -235,6 +247,15 @@ def _cluster_id() -> str:
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
+
+
+def _require_free(port: int) -> None:
+    """Else whoever has it would be taken for the broker."""
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError as error:
+        reason = listening_problem(error)
+        raise SettingsError(f"cannot listen on 127.0.0.1:{port}: {reason}") from None
 
 
 def _answers(port: int) -> bool:
@@ -282,9 +303,18 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port")
+    return int(text)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m runtime.kafka_local", description=__doc__)
-    parser.add_argument("--port", type=int, default=9092)
+    parser.add_argument("--port", type=_port, default=9092, help="of the broker (default: 9092)")
+    parser.add_argument(
+        "--controller-port", type=_port, default=0, help="of its controller (default: a free one)"
+    )
     parser.add_argument("--dir", type=Path, help="keep the data here (default: a fresh folder)")
     options = parser.parse_args(arguments)
     if (reason := why_not()) is not None:
@@ -292,12 +322,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        with LocalKafka(port=options.port, directory=options.dir, is_long_lived=True) as broker:
+        with LocalKafka(
+            port=options.port,
+            controller_port=options.controller_port,
+            directory=options.dir,
+            is_long_lived=True,
+        ) as broker:
             sys.stdout.write(f"Apache Kafka {KAFKA_VERSION} on {broker.servers}; Ctrl-C ends it\n")
             sys.stdout.flush()
             return broker.wait()
     except SettingsError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"kafka: {error}\n")
         return 2
     except KeyboardInterrupt:
         return 0

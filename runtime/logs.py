@@ -4,7 +4,9 @@
 or a short form on a terminal. Knows nothing of what is logged.
 """
 
+import json
 import logging
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -19,6 +21,10 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _context: ContextVar[Mapping[str, Any]] = ContextVar("log_context", default=_NOTHING)
 # What every LogRecord has; whatever else one carries came in through `extra`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+# uvicorn's second form of its messages, for terminals.
+_UNWANTED = _STANDARD | {"color_message"}
+# ECMA-48 control sequences: colours and cursor movements, as libraries for terminals write them.
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\-_])")
 # Chatty below warning; aiokafka reports every membership change there.
 _REPEAT_S = 5.0
 _QUIET = ("aiokafka", "asyncio", "httpx", "httpcore", "urllib3")
@@ -56,6 +62,7 @@ def configure(
     handler.setFormatter((ConsoleFormatter if is_console else JsonFormatter)(always))
     handler.addFilter(_Repeats())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.captureWarnings(True)
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(logging.getLogger().level, logging.WARNING))
 
@@ -84,7 +91,7 @@ class _Formatter(logging.Formatter):
         self._always = always
 
     def _fields(self, record: logging.LogRecord) -> dict[str, Any]:
-        own = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        own = {name: value for name, value in vars(record).items() if name not in _UNWANTED}
         return {**self._always, **_context.get(), **own}
 
 
@@ -101,7 +108,8 @@ class JsonFormatter(_Formatter):
         }
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
-        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        text = _json(line)
+        return _json(_without_ansi(line)) if "\\u001b" in text else text
 
 
 class ConsoleFormatter(_Formatter):
@@ -111,7 +119,33 @@ class ConsoleFormatter(_Formatter):
         fields = " ".join(f"{name}={value}" for name, value in self._fields(record).items())
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         line = f"{clock} {record.levelname.lower():7} {record.getMessage()} {fields}".rstrip()
+        if not line.isprintable():
+            line = _one_line(line)
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _json(line: Mapping[str, Any]) -> str:
+    try:
+        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:  # a lone surrogate, or a number beyond 64 bits
+        return json.dumps(line, default=str, skipkeys=True)
+
+
+def _without_ansi(value: Any) -> Any:
+    match value:
+        case str():
+            return _ANSI.sub("", value)
+        case Mapping():
+            return {key: _without_ansi(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_without_ansi(each) for each in value]
+    return value
+
+
+def _one_line(text: str) -> str:
+    """What came from outside may neither begin a line of its own nor steer a terminal."""
+    plain = _ANSI.sub("", text)
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in plain)
 
 
 def _timestamp(created: float) -> str:

@@ -13,15 +13,17 @@ from collections.abc import Sequence
 from functools import partial
 
 from runtime import flow
+from runtime.aborts import Aborts
 from runtime.backlog import Backlog, Work
-from runtime.bus import Bus, Record, TopicPartition
+from runtime.bus import Bus, Outgoing, Record, TopicPartition
 from runtime.committer import Committer
 from runtime.errors import BusError
-from runtime.execution import Again, Done, Execution, Handler
+from runtime.execution import Again, Done, Emit, Execution, Handler
 from runtime.flow import Limits, Load
 from runtime.reporting import bind_record, report
 from runtime.retry import RetryPolicy
 from runtime.telemetry import RoleTelemetry, Telemetry
+from schemas.errors import DecodeError
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +34,7 @@ _BUS_AWAY_S = 0.5
 _MIN_LEAVE_S = 2.0
 # Of the time to stop in; the rest is for the last commit and for leaving.
 _WORK_SHARE = 0.8
+_ABORTED = Done("aborted", 0)
 
 
 class ConsumeLoop:
@@ -48,7 +51,9 @@ class ConsumeLoop:
         retry: RetryPolicy | None = None,
         telemetry: RoleTelemetry | None = None,
         commit_interval_s: float = 0.05,
+        aborts: Aborts | None = None,
     ) -> None:
+        """`aborts`: keys of records that are not worth handling any more."""
         self._group = group
         self._limits = limits or Limits()
         self._telemetry = telemetry or Telemetry().role(group)
@@ -59,7 +64,7 @@ class ConsumeLoop:
             interval_s=commit_interval_s,
             on_commit=self._apply_pauses,
         )
-        self._execution = Execution(bus, handler, retry or RetryPolicy())
+        self._execution = Execution(bus, _OfReadable(handler), retry or RetryPolicy())
         self._backlog = Backlog()
         self._tasks: dict[Work, asyncio.Task[Done | Again]] = {}
         self._timers: dict[Work, asyncio.TimerHandle] = {}
@@ -70,6 +75,10 @@ class ConsumeLoop:
         self._is_rebalancing = False
         self._is_stopping = False
         self._seen_alive = time.monotonic()
+        self._look_ahead_at = 0.0
+        self.aborts = aborts or Aborts()
+        self.aborts.watch(self._abort)
+        self._aborted: set[Work] = set()
 
     # Called by the owner.
 
@@ -154,6 +163,7 @@ class ConsumeLoop:
             self._pause(flow.paused(load, self._limits))
             for record in await self._poll(count, _POLL_S):
                 self._accept(record)
+            self._look_ahead()
             self._dispatch()
             self._seen_alive = time.monotonic()
 
@@ -182,7 +192,16 @@ class ConsumeLoop:
     def _accept(self, record: Record) -> None:
         tracker = self._committer.tracker(record.source)
         if tracker and tracker.take(record.offset):
+            if record.unreadable:
+                self._telemetry.unreadable(record.source)
             self._backlog.add(Work(record, tracker, taken_ms=time.time() * 1000))
+
+    def _look_ahead(self) -> None:
+        """Past what is no record, once in a while: at the end of a partition nothing else tells."""
+        if self._is_rebalancing or time.monotonic() < self._look_ahead_at:
+            return
+        self._look_ahead_at = time.monotonic() + _POLL_S
+        self._committer.advance()
 
     def _apply_pauses(self) -> None:
         self._pause(flow.paused(self._load(), self._limits))
@@ -214,10 +233,17 @@ class ConsumeLoop:
             self._start(work)
 
     def _start(self, work: Work) -> None:
+        if self.aborts.has(work.record.key):
+            self._backlog.finish(work)
+            self._finish(work)
+            report(self._telemetry, work, _ABORTED, 0.0)
+            return
         work.attempts += 1
         context = contextvars.copy_context()
         context.run(bind_record, work)
-        running = self._execution.run(work.record, work.attempts)
+        running = self._execution.run(
+            work.record, work.attempts, waits=work.waits, unsent=work.unsent
+        )
         task = asyncio.create_task(running, context=context)
         # By callback: a task cancelled before its first step runs none of its own code.
         task.add_done_callback(partial(self._settle, work, time.perf_counter()), context=context)
@@ -226,29 +252,49 @@ class ConsumeLoop:
     def _settle(self, work: Work, started: float, task: asyncio.Task[Done | Again]) -> None:
         """Free the slot and let the next go on. A cancelled record returns, here or elsewhere."""
         del self._tasks[work]
-        result = None if task.cancelled() else self._result_of(task)
+        result = self._result_of(work, task)
         if isinstance(result, Again):
-            self._postpone(work, result.delay_s)
+            self._postpone(work, result)
         else:
             self._backlog.finish(work)
         if isinstance(result, Done):
-            work.tracker.finish(work.record.offset)
-            self._committer.wake()
+            self._finish(work)
         self._dispatch()
         self._has_room.set()
         self._telemetry.load(records=self._backlog.running, held_bytes=self._backlog.bytes)
         report(self._telemetry, work, result, time.perf_counter() - started)
 
-    def _result_of(self, task: asyncio.Task[Done | Again]) -> Done | Again | None:
+    def _finish(self, work: Work) -> None:
+        work.tracker.finish(work.record.offset)
+        self._committer.wake()
+
+    def _abort(self, key: bytes) -> None:
+        """Stop what runs for the key; what waits for it is dropped when its turn comes."""
+        for work, task in self._tasks.items():
+            if work.record.key == key:
+                self._aborted.add(work)
+                task.cancel()
+        for work in [work for work in self._timers if work.record.key == key]:
+            self._timers[work].cancel()
+            self._resume(work)
+
+    def _result_of(self, work: Work, task: asyncio.Task[Done | Again]) -> Done | Again | None:
+        is_aborted = work in self._aborted
+        self._aborted.discard(work)
+        if task.cancelled():
+            return _ABORTED if is_aborted else None
         if (error := task.exception()) is None:
             return task.result()
         self._die(error, "execution")
         return None
 
-    def _postpone(self, work: Work, delay_s: float) -> None:
+    def _postpone(self, work: Work, again: Again) -> None:
         self._backlog.suspend(work)
+        work.waits = 0 if again.uses_attempt else work.waits + 1
+        work.attempts -= not again.uses_attempt
+        work.unsent = again.unsent
         if not self._is_stopping:
-            timer = asyncio.get_running_loop().call_later(delay_s, self._resume, work)
+            timer = asyncio.get_running_loop().call_later(again.delay_s, self._resume, work)
             self._timers[work] = timer
 
     def _resume(self, work: Work) -> None:
@@ -281,6 +327,21 @@ class ConsumeLoop:
                 await self._consumer.stop()
         except (TimeoutError, BusError) as error:
             logger.warning("leave_failed", extra={"group": self._group, "error": repr(error)})
+
+
+class _OfReadable:
+    """Sets aside what could not be read; hands everything else to the role's own handler."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    async def give_up(self, record: Record, error: Exception, attempts: int) -> Sequence[Outgoing]:
+        return await self._handler.give_up(record, error, attempts)
+
+    async def handle(self, record: Record, emit: Emit) -> Sequence[Outgoing]:
+        if record.unreadable:
+            raise DecodeError(record.unreadable)
+        return await self._handler.handle(record, emit)
 
 
 async def _cancel(tasks: Sequence["asyncio.Task[None] | asyncio.Task[Done | Again]"]) -> None:

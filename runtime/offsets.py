@@ -9,7 +9,7 @@ class OffsetTracker:
 
     def __init__(self) -> None:
         self.committed: int | None = None
-        """Next offset to read as the bus knows it; None until the first record tells."""
+        """Next offset to read as the bus knows it; None until a record or a commit tells."""
         self._newest = -1
         self._pending: dict[int, None] = {}  # taken and unfinished, in order
         self._is_restarted = True
@@ -27,13 +27,21 @@ class OffsetTracker:
         self._pending[offset] = None
         return True
 
+    def advance(self, position: int) -> None:
+        """Reading goes on at `position`: what lies before and was not taken is no record.
+
+        So ends a partition in the marker of a transaction, in records of an aborted one, or where
+        the oldest were deleted.
+        """
+        self._newest = max(self._newest, position - 1)
+
     def finish(self, offset: int) -> None:
         """Its outputs are acknowledged. Harmless when repeated, or no longer of interest."""
         self._pending.pop(offset, None)
 
     def due(self) -> int | None:
         """The offset to commit now; None where nothing is new."""
-        if self.committed is None or self._next_offset() <= self.committed:
+        if self._newest < 0 or self._next_offset() <= (self.committed or 0):
             return None
         return self._next_offset()
 
@@ -48,7 +56,7 @@ class OffsetTracker:
     @property
     def distance(self) -> int:
         """From the committed offset to beyond the newest taken: what a crash would repeat."""
-        return max(self._newest + 1 - (self.committed or 0), 0) if self._newest >= 0 else 0
+        return 0 if self.committed is None else max(self._newest + 1 - self.committed, 0)
 
     def _next_offset(self) -> int:
         return next(iter(self._pending), self._newest + 1)

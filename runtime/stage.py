@@ -1,13 +1,15 @@
 """What a stage is to the runtime: one coroutine over a job. Knows no bus."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgpack
 
 from runtime.storage import BlobStore
-from schemas.envelope import Base64Of, BlobRef, Envelope, Outcome
+from schemas.envelope import Base64Of, BlobRef, Envelope, Outcome, ReplyTo
 from schemas.errors import DecodeError
+from schemas.records.derender import TokensRecord
+from schemas.records.reply import StreamPiece
 from schemas.routes import Stop
 from schemas.topics import INLINE_LIMIT_BYTES
 
@@ -31,12 +33,35 @@ class Stage(Protocol):
         """Release; safe to call twice and after a failed start."""
 
 
+@runtime_checkable
+class TokensStage(Protocol):
+    """A stage that is also told what an answer grows by while it grows."""
+
+    async def take_tokens(self, tokens: TokensRecord) -> tuple[ReplyTo, StreamPiece] | None:
+        """What to send to whom; None where nothing is to be said."""
+
+
+class Outlet(Protocol):
+    """What a stage may send while it works. Each call returns once the record is acknowledged."""
+
+    async def send_envelope(self, envelope: Envelope) -> None:
+        """To the stop it is at."""
+
+    async def send_tokens(self, tokens: TokensRecord) -> None:
+        """To derender."""
+
+    async def send_piece(self, envelope: Envelope, piece: StreamPiece) -> None:
+        """To whoever waits for the request's answer."""
+
+
 class Job:
     """One envelope in one stage's hands: reads parts wherever they live, collects new ones."""
 
-    def __init__(self, envelope: Envelope, blobs: BlobStore) -> None:
+    def __init__(self, envelope: Envelope, blobs: BlobStore, outlet: Outlet | None = None) -> None:
+        """`outlet`: where the stage streams."""
         self.envelope = envelope
         self.blobs = blobs
+        self.outlet = outlet
         self.blob_bytes = 0  # newly written to the store by this stop
 
     async def read(self, name: str) -> bytes:

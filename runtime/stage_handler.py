@@ -9,26 +9,48 @@ import time
 from collections.abc import Sequence
 
 import orjson
+import pybase64
 
 from runtime.bus import Outgoing, Record
-from runtime.delivery import Delivery, failure
-from runtime.stage import Job, Stage
-from schemas.envelope import CONTENT_TYPE, Envelope, Hop, now_ms
-from schemas.errors import ApiError, DecodeError, EmbeddingMissing, FailureCode, Transient
+from runtime.delivery import (
+    SOURCE_HEADER,
+    Delivery,
+    answer_headers,
+    expired,
+    failure,
+    outcome_name,
+    until_deadline,
+)
+from runtime.errors import StoreError, Undeliverable
+from runtime.execution import Emit
+from runtime.reporting import bind_request
+from runtime.stage import Job, Stage, TokensStage
+from runtime.storage import BlobStore
+from schemas.envelope import CONTENT_TYPE, REFERENCE_TYPE, BlobRef, Envelope, Hop, now_ms
+from schemas.errors import ApiError, Away, DecodeError, EmbeddingMissing, FailureCode
+from schemas.records.derender import TOKENS_CONTENT_TYPE, TokensRecord
+from schemas.records.reply import StreamPiece
 from schemas.routes import Stop
+from schemas.topics import MAX_RECORD_BYTES
 
 log = logging.getLogger(__name__)
 
 ENVELOPE_HEADERS = {"content-type": CONTENT_TYPE.encode()}
+TOKENS_HEADERS = {"content-type": TOKENS_CONTENT_TYPE.encode()}
+REFERENCE_HEADERS = {"content-type": REFERENCE_TYPE.encode()}
 
 
-def expired(envelope: Envelope) -> ApiError:
-    return ApiError(
-        f"the deadline passed before the request was answered (at {envelope.stop or 'admission'})",
-        status=504,
-        type="GatewayTimeout",
-        code=FailureCode.DEADLINE_EXCEEDED,
-    )
+async def emit_nothing(record: Outgoing) -> None:
+    """For handlers that are called by hand."""
+    raise RuntimeError("nobody takes records while this handler works")
+
+
+# Of a dead letter, which must fit into a record whatever it is about.
+_MAX_KEY_BYTES = 1024
+_MAX_INLINE_BYTES = 16 * 1024
+_MAX_ERROR = 2000
+# An envelope of so many entries takes milliseconds to encode.
+_MANY_ENTRIES = 256
 
 
 def internal_error() -> ApiError:
@@ -43,11 +65,18 @@ class StageHandler:
         self.stage = stage
         self.delivery = delivery
 
-    async def handle(self, record: Record) -> Sequence[Outgoing]:
-        envelope = decode_record(record)
+    async def handle(self, record: Record, emit: Emit = emit_nothing) -> Sequence[Outgoing]:
+        if record.headers.get("content-type") == TOKENS_HEADERS["content-type"]:
+            return await self._take_tokens(record)
+        envelope = await read_envelope(record, self.delivery.blobs)
+        bind_request(envelope)
         if envelope.stop is not self.stage.stop:
             raise DecodeError(f"a record for {envelope.stop} on the topic of {self.stage.stop}")
-        job = Job(envelope, self.delivery.blobs)
+        with until_deadline(envelope):
+            return await self._advance(envelope, record, emit)
+
+    async def _advance(self, envelope: Envelope, record: Record, emit: Emit) -> Sequence[Outgoing]:
+        job = Job(envelope, self.delivery.blobs, RecordOutlet(self.delivery, emit))
         hop = _Stopwatch(envelope, record)
         try:
             await self._process_in_time(job)
@@ -56,17 +85,22 @@ class StageHandler:
             envelope.route = [Stop.COORDINATE, *envelope.route[envelope.at :]]
             envelope.at = 0
             return [await forward(job, self.delivery)]
-        except Transient as error:
-            # No wait beyond it: the record comes back in time to be answered as expired.
-            error.deadline_ms = envelope.deadline_ms
-            raise
         except ApiError as error:
             envelope.outcome = failure(error)
         envelope.trace.append(hop.stop(self.stage.stop, job.blob_bytes))
         if envelope.outcome is not None:
             return await self.delivery.deliver(envelope)
+        if envelope.run is not None:
+            return []  # the answer still grows: the copy that ends it goes on
         envelope.at += 1
         return [await forward(job, self.delivery)]
+
+    async def _take_tokens(self, record: Record) -> Sequence[Outgoing]:
+        tokens = TokensRecord.decode(record.value)
+        if not isinstance(self.stage, TokensStage):
+            raise DecodeError(f"tokens on the topic of {self.stage.stop}")
+        grown = await self.stage.take_tokens(tokens)
+        return [] if grown is None else [self.delivery.piece(tokens.id, *grown)]
 
     async def _process_in_time(self, job: Job) -> None:
         left_s = (job.envelope.deadline_ms - now_ms()) / 1000
@@ -79,13 +113,53 @@ class StageHandler:
             raise expired(job.envelope) from None
 
     async def give_up(self, record: Record, error: Exception, attempts: int) -> Sequence[Outgoing]:
-        return await dead_letter(record, error, attempts, self.stage.stop, self.delivery)
+        envelope = await readable_envelope(record, self.delivery.blobs)
+        return await dead_letter(
+            record, error, attempts, self.stage.stop, self.delivery, envelope=envelope
+        )
+
+
+class RecordOutlet:
+    """An `Outlet` that writes records."""
+
+    def __init__(self, delivery: Delivery, emit: Emit) -> None:
+        self._delivery = delivery
+        self._emit = emit
+
+    async def send_envelope(self, envelope: Envelope) -> None:
+        await self._emit(await forward(Job(envelope, self._delivery.blobs), self._delivery))
+
+    async def send_tokens(self, tokens: TokensRecord) -> None:
+        topic = self._delivery.topics.of(Stop.DERENDER)
+        await self._emit(Outgoing(topic, tokens.id.encode(), tokens.encode(), TOKENS_HEADERS))
+
+    async def send_piece(self, envelope: Envelope, piece: StreamPiece) -> None:
+        await self._emit(self._delivery.piece(envelope.id, envelope.reply, piece))
 
 
 def decode_record(record: Record) -> Envelope:
+    """The envelope that a record holds itself. Raise DecodeError for anything else."""
     if record.value is None:
         raise DecodeError("a record without value")
     return Envelope.decode(record.value)
+
+
+async def read_envelope(record: Record, blobs: BlobStore) -> Envelope:
+    """The envelope that a record holds or refers to. DecodeError, or StoreError, otherwise."""
+    if record.headers.get("content-type") != REFERENCE_HEADERS["content-type"]:
+        return decode_record(record)
+    data = await blobs.get(BlobRef.decode(record.value or b""))
+    return await asyncio.to_thread(Envelope.decode, data)
+
+
+async def readable_envelope(record: Record, blobs: BlobStore) -> Envelope | None:
+    """None where there is no envelope to be had, now or later. Raise StoreAway while unknown."""
+    try:
+        return await read_envelope(record, blobs)
+    except Away:
+        raise
+    except (DecodeError, StoreError):
+        return None
 
 
 async def forward(job: Job, delivery: Delivery) -> Outgoing:
@@ -95,44 +169,112 @@ async def forward(job: Job, delivery: Delivery) -> Outgoing:
         raise ValueError(f"the route of request {envelope.id} ends without a reply")
     await job.pack()
     envelope.sent_ms = now_ms()
+    value, headers = await _encoded(envelope), ENVELOPE_HEADERS
+    if len(value) > MAX_RECORD_BYTES:
+        value, headers = (await job.store(value)).encode(), REFERENCE_HEADERS
     return Outgoing(
         topic=delivery.topics.of(envelope.stop),
         key=envelope.id.encode(),
-        value=envelope.encode(),
-        headers=ENVELOPE_HEADERS,
+        value=value,
+        headers=headers,
     )
 
 
+async def _encoded(envelope: Envelope) -> bytes:
+    num_entries = len(envelope.items) + len(envelope.parts) + len(envelope.held)
+    if num_entries < _MANY_ENTRIES:
+        return envelope.encode()
+    return await asyncio.to_thread(envelope.encode)
+
+
 async def dead_letter(
-    record: Record, error: Exception, attempts: int, stage: str, delivery: Delivery
+    record: Record,
+    error: Exception,
+    attempts: int,
+    stage: str,
+    delivery: Delivery,
+    *,
+    envelope: Envelope | None,
 ) -> list[Outgoing]:
-    """Set a record aside for people, and answer its caller where one can be read from it."""
-    original = await delivery.blobs.put(record.value) if record.value else None
-    code = FailureCode.UNDECODABLE if isinstance(error, DecodeError) else FailureCode.INTERNAL
-    report = {
-        "code": code.value,
+    """Set a record aside for people, and answer its caller where its envelope is known.
+
+    The letter needs no store. Where it is the answer that could not be written, there is none.
+    """
+    letter = Outgoing(
+        topic=delivery.topics.dead_letter,
+        key=record.key if record.key and len(record.key) <= _MAX_KEY_BYTES else None,
+        value=orjson.dumps(await _report(record, error, attempts, stage, delivery, envelope)),
+        headers=_letter_headers(record, envelope),
+    )
+    if envelope is None or _is_about_answer(error, envelope, delivery):
+        return [letter]
+    envelope.outcome = failure(internal_error())
+    try:
+        with until_deadline(envelope):
+            return [letter, *await delivery.deliver(envelope)]
+    except Undeliverable:
+        return [letter]
+
+
+async def _report(
+    record: Record,
+    error: Exception,
+    attempts: int,
+    stage: str,
+    delivery: Delivery,
+    envelope: Envelope | None,
+) -> dict[str, object]:
+    report: dict[str, object] = {
+        "code": _code_of(error).value,
         "stage": stage,
         "attempts": attempts,
-        # The class only where the text could quote a payload.
-        "error": str(error) if isinstance(error, DecodeError) else type(error).__name__,
+        "error": _told(error),
         "source": {
             "topic": record.topic,
             "partition": record.partition,
             "offset": record.offset,
         },
-        "original": original.model_dump() if original else None,
+        "request_id": envelope.id if envelope else None,
+        **await _original(record, delivery.blobs),
     }
-    letter = Outgoing(topic=delivery.topics.dead_letter, key=record.key, value=orjson.dumps(report))
-    return [letter, *await _failure_of(record, delivery)]
+    if isinstance(error, Undeliverable) and envelope is not None:
+        report |= {"destination": error.topic, "outcome": outcome_name(envelope.id)}
+    return report
 
 
-async def _failure_of(record: Record, delivery: Delivery) -> list[Outgoing]:
+def _code_of(error: Exception) -> FailureCode:
+    if isinstance(error, DecodeError):
+        return FailureCode.UNDECODABLE
+    return FailureCode.UNDELIVERABLE if isinstance(error, Undeliverable) else FailureCode.INTERNAL
+
+
+def _told(error: Exception) -> str:
+    """The class only where the text could quote a payload."""
+    if not isinstance(error, DecodeError | Undeliverable):
+        return type(error).__name__
+    return str(error)[:_MAX_ERROR].encode("utf-8", "replace").decode()
+
+
+async def _original(record: Record, blobs: BlobStore) -> dict[str, object]:
+    """A reference to the record's value; where the store fails, the value itself if small."""
+    if not record.value:
+        return {"original": None}
     try:
-        envelope = decode_record(record)
-    except DecodeError:
-        return []
-    envelope.outcome = failure(internal_error())
-    return await delivery.deliver(envelope)
+        return {"original": (await blobs.put(record.value)).model_dump()}
+    except StoreError as error:
+        log.warning("original_not_stored", extra={"error": str(error)})
+    if len(record.value) > _MAX_INLINE_BYTES:
+        return {"original": None, "original_lost": "the store was away, and it is too large"}
+    return {"original": None, "original_base64": pybase64.b64encode(record.value).decode()}
+
+
+def _letter_headers(record: Record, envelope: Envelope | None) -> dict[str, bytes]:
+    here = f"{record.topic}/{record.partition}/{record.offset}".encode()
+    return {SOURCE_HEADER: here} | (answer_headers(envelope) if envelope else {})
+
+
+def _is_about_answer(error: Exception, envelope: Envelope, delivery: Delivery) -> bool:
+    return isinstance(error, Undeliverable) and error.topic == delivery.destination(envelope)
 
 
 class _Stopwatch:

@@ -59,6 +59,13 @@ class Telemetry:
         self.bytes = self._counter(
             "tokenfleet_record_bytes", "Bytes of records read and written", "role", "direction"
         )
+        self.unreadable = self._counter(
+            "tokenfleet_records_unreadable",
+            "Records, or whole batches, that could not be read and were set aside",
+            "role",
+            "topic",
+            "partition",
+        )
         self.in_flight = self._gauge(
             "tokenfleet_records_in_flight", "Records being handled", "role"
         )
@@ -123,6 +130,10 @@ class RoleTelemetry:
 
     def queued(self, queue_s: float) -> None:
         self._queue.observe(queue_s)
+
+    def unreadable(self, partition: TopicPartition) -> None:
+        """Something there was set aside unread."""
+        self._families.unreadable.labels(*self._labels(partition)).inc()
 
     def load(self, *, records: int, held_bytes: int) -> None:
         self._in_flight.set(records)

@@ -13,6 +13,9 @@ from typing import Any, TypeAlias
 Descriptor: TypeAlias = dict[str, Any]
 
 LIST_KEY, HASH_KEY = "ec_items", "mm_hash"
+CONTENT_KEY = "content_digest"
+"""Ours: which of the contents that callers sent under the hash is meant."""
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _PLAIN_HASH = re.compile(r"[A-Za-z0-9_:=+@-][A-Za-z0-9_:=+@.-]{0,199}")
 
 
@@ -38,6 +41,22 @@ def _listed(entries: list[Any]) -> dict[str, Descriptor]:
         for entry in entries
         if isinstance(entry, dict) and isinstance(entry.get(HASH_KEY), str)
     }
+
+
+def content_of(descriptor: Descriptor) -> str:
+    """The digest that a descriptor names; empty where it names none."""
+    digest = descriptor.get(CONTENT_KEY)
+    return digest if isinstance(digest, str) and _DIGEST.fullmatch(digest) else ""
+
+
+def descriptor_of(
+    known: Mapping[str, Descriptor], *, key: str, mm_hash: str, content: str
+) -> Descriptor | None:
+    """An item's descriptor, named by its key or its hash; none that is about other content."""
+    for name in (key, mm_hash):
+        if name in known and content_of(known[name]) in ("", content):
+            return known[name]
+    return None
 
 
 def seed_form(found: Mapping[str, Descriptor]) -> dict[str, Any]:

@@ -6,16 +6,26 @@ Everything later stops need is inside or referenced, so no stage keeps state bet
 
 import hashlib
 import time
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgpack
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
 
 from schemas.errors import DecodeError
 from schemas.routes import Kind, Stop
+from schemas.topics import is_topic_name
 
 VERSION: Literal[1] = 1
 CONTENT_TYPE = "application/vnd.tokenfleet.envelope"
+REFERENCE_TYPE = "application/vnd.tokenfleet.envelope-reference"
+"""The record holds a BlobRef: the envelope is larger than a record may be, and in the store."""
 
 # Names of the parts that stages hand to each other.
 REQUEST = "request"
@@ -26,14 +36,25 @@ GENERATED = "generated"
 """msgpack list, one map per prompt: a GenerateResponse."""
 
 
-def kwargs_part(modality: str, mm_hash: str) -> str:
-    """Part that holds the full MultiModalKwargsItem of an item (msgpack bytes, 02 §4)."""
-    return f"kwargs:{modality}:{mm_hash}"
+def kwargs_part(modality: str, key: str) -> str:
+    """Part that holds the full MultiModalKwargsItem of an item (msgpack bytes), by `Item.key`."""
+    return f"kwargs:{modality}:{key}"
 
 
-def metadata_part(modality: str, mm_hash: str) -> str:
-    """Part that holds only the metadata fields of an item (msgpack bytes, 02 §6)."""
-    return f"metadata:{modality}:{mm_hash}"
+def metadata_part(modality: str, key: str) -> str:
+    """Part that holds only the metadata fields of an item (msgpack bytes), by `Item.key`."""
+    return f"metadata:{modality}:{key}"
+
+
+RequestId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+"""Names objects in the store and keys records: nothing that means something to either."""
+Digest = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_:=+@-][A-Za-z0-9_:=+@.-]{0,199}$")]
+
+
+def _require_topic_name(name: str) -> str:
+    if not is_topic_name(name):
+        raise ValueError("not a name that a topic can have")
+    return name
 
 
 class _Model(BaseModel):
@@ -43,19 +64,41 @@ class _Model(BaseModel):
 class BlobRef(_Model):
     """A part that lives in the blob store."""
 
-    digest: str
+    digest: Digest
     """blake3 of the content, lowercase hex; also its key."""
-    size: int
+    size: int = Field(ge=0)
     """Bytes."""
+
+    def encode(self) -> bytes:
+        packed: bytes = msgpack.packb(self.model_dump())
+        return packed
+
+    @classmethod
+    def decode(cls, data: bytes) -> "BlobRef":
+        """Raise DecodeError for anything else."""
+        try:
+            return cls.model_validate(msgpack.unpackb(data, strict_map_key=False))
+        except (ValidationError, ValueError, TypeError, msgpack.UnpackException) as error:
+            raise DecodeError(f"not a reference to an envelope: {error}") from error
 
 
 class Item(_Model):
-    """One multimodal item of one prompt. Its payloads are parts named by modality and hash."""
+    """One multimodal item of one prompt. Its payloads are parts named by modality and key."""
 
     prompt: int = 0
     """Index into the prompts of the request."""
     modality: str
     mm_hash: str
+    """The name on the wire, in render's answers and in descriptors."""
+    entry: str = ""
+    """The name inside (`schemas.identity`) where it is not the hash itself."""
+    alias: str = ""
+    """Name under which a caller's tensors are found by their hash alone; empty for an item that
+    was rendered here."""
+    content: str = ""
+    """Digest of the tensors that the caller sent, or means."""
+    by_caller: bool = False
+    """The caller made its numbers: what is wrong with them is the caller's fault."""
     offset: int
     """First placeholder position in the prompt's token_ids."""
     length: int
@@ -64,6 +107,11 @@ class Item(_Model):
     """(start, length) runs inside the range that hold embeddings; None: the whole range does."""
     encoded: bool = False
     """The embedding is in the encoder cache already: encode skips the item."""
+
+    @property
+    def key(self) -> str:
+        """What its parts and its entry in the encoder cache are named by."""
+        return self.entry or self.mm_hash
 
     @property
     def num_embeds(self) -> int:
@@ -80,17 +128,21 @@ class Caller(_Model):
     tenant: str = ""
     key: bytes | None = None
     """Key of the producer's record."""
+    source: str | None = None
+    """topic/partition/offset of the producer's record."""
+    headers: dict[str, bytes] = Field(default_factory=dict)
+    """Of the producer's record, those that its answer repeats."""
 
 
 class ReplyTo(_Model):
     """Where the outcome goes."""
 
     via: Literal["ingress", "topic"] = "ingress"
-    replica: str = ""
+    replica: str = Field("", max_length=200)
     """Id of the waiting ingress replica; others ignore the reply."""
-    partition: int = 0
+    partition: int = Field(0, ge=0, lt=2**31)
     """Partition of `replies` that the replica reads."""
-    topic: str | None = None
+    topic: Annotated[str, AfterValidator(_require_topic_name)] | None = None
     """Full topic name for outside producers; None: the fleet's `responses`."""
 
 
@@ -127,13 +179,17 @@ class Hop(_Model):
 
 class Envelope(_Model):
     version: Literal[1] = VERSION
-    id: str
+    id: RequestId
     """Internal request id; key of every record; see `ids`."""
     kind: Kind
     route: list[Stop] = Field(default_factory=list)
     pin: Literal["encode", "prefill"] | None = None
     """A generate request for one stage only, as the ingress that took it is set up."""
-    at: int = 0
+    streams: bool = False
+    """The caller wants the answer as it grows."""
+    run: str | None = None
+    """Set while the answer still grows: the execution of prefill that this copy comes from."""
+    at: int = Field(0, ge=0)
     """Index in `route` of the stop this record is for. An empty route: not admitted yet."""
     attempt: int = 0
     """Retries of the current stop so far."""
@@ -154,7 +210,7 @@ class Envelope(_Model):
     held: dict[str, BlobRef] = Field(default_factory=dict)
     """Parts that this stop must not see but a later one, or a heal, needs: references only."""
     missing: list[str] = Field(default_factory=list)
-    """Hashes whose embedding prefill did not find; the coordinator heals them."""
+    """Keys of items whose embedding prefill did not find; the coordinator heals them."""
     outcome: Outcome | None = None
     trace: list[Hop] = Field(default_factory=list)
 
@@ -180,7 +236,8 @@ class Envelope(_Model):
         """Raise DecodeError for anything that is not an envelope of this version."""
         try:
             return cls.model_validate(msgpack.unpackb(data, strict_map_key=False))
-        except (ValidationError, ValueError, msgpack.UnpackException) as error:
+        # TypeError: a map whose key is a list.
+        except (ValidationError, ValueError, TypeError, msgpack.UnpackException) as error:
             raise DecodeError(f"not an envelope: {error}") from error
 
 

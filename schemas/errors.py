@@ -3,7 +3,8 @@
     FleetError
     ├── ApiError        the caller's answer is an error body (01-render §1); never retried
     ├── Transient       may work in a moment: the loop retries within attempts and deadline
-    │   └── Busy        its turn has not come: only the deadline ends the retries
+    │   └── Busy        its turn has not come: only the deadline ends the waiting
+    ├── Away            store or broker do not answer: the loop waits, which uses up no attempt
     ├── EmbeddingMissing  prefill found no embedding: the coordinator heals or refuses
     └── DecodeError     bytes that are not what the topic promises: dead letter
 
@@ -27,9 +28,12 @@ class FailureCode(StrEnum):
     RESPONSE_TOO_LARGE = "response_too_large"
     DEADLINE_EXCEEDED = "deadline_exceeded"
     EMBEDDING_MISSING = "embedding_missing"
+    STREAM_DIVERGED = "stream_diverged"
+    CANCELLED = "cancelled"
     UPSTREAM_TIMEOUT = "upstream_timeout"
     UNDECODABLE = "undecodable"
     UNAVAILABLE = "unavailable"
+    UNDELIVERABLE = "undeliverable"
     INTERNAL = "internal_error"
 
 
@@ -76,6 +80,7 @@ _CODE_OF_STATUS = {
     403: FailureCode.PERMISSION_DENIED,
     404: FailureCode.NOT_FOUND,
     413: FailureCode.REQUEST_TOO_LARGE,
+    499: FailureCode.CANCELLED,
     422: FailureCode.UNPROCESSABLE_MEDIA,
     501: FailureCode.NOT_IMPLEMENTED,
     503: FailureCode.UNAVAILABLE,
@@ -96,6 +101,16 @@ class Transient(FleetError):
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.deadline_ms = deadline_ms
+
+
+class Away(FleetError):
+    """Something that every request needs does not answer now; nothing is wrong with the request.
+
+    It waits and is tried again, however often, until `deadline_ms` (Unix milliseconds) at most: the
+    handler is asked once more then, and answers that it is too late.
+    """
+
+    deadline_ms: float | None = None
 
 
 class Busy(Transient):

@@ -28,8 +28,25 @@ def validated_messages(value: Any) -> list[Message]:
     OpenAI's forms look at their parts only when something iterates them: bad parts pass here and
     are told by `check_parts`, or one by one by `each_part`.
     """
-    messages = _MESSAGES.validate_python(value)
+    messages = _validated(value)
     return [_plain(checked, given) for checked, given in zip(messages, value, strict=True)]
+
+
+_SLICE = 64
+
+
+def _validated(value: Any) -> list[Any]:
+    """In slices: validation is one call into a library, which holds all other threads up."""
+    if not isinstance(value, list) or len(value) <= _SLICE:
+        return _MESSAGES.validate_python(value)
+    messages: list[Any] = []
+    for start in range(0, len(value), _SLICE):
+        try:
+            messages += _MESSAGES.validate_python(value[start : start + _SLICE])
+        except ValidationError:
+            # Once more with all before it, for the error to name the right one.
+            messages = _MESSAGES.validate_python(value[: start + _SLICE])
+    return messages
 
 
 def _plain(checked: Any, given: Message) -> Message:

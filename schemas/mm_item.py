@@ -38,8 +38,14 @@ FACTORIES: Mapping[str, frozenset[str]] = {
 }
 """How items merge (02 §4.1), and the keys each factory cannot do without."""
 
+NUMBER_DTYPES = frozenset(ITEM_SIZES) - {
+    "bool", "float8_e4m3fn", "float8_e5m2", "complex64", "complex128",
+}  # fmt: skip
+"""What an encoder takes; a caller's tensors of other dtypes are refused."""
+
 _MAX_DEPTH = 16
-_MAX_VALUES = 1_000_000
+_MAX_VALUES = 65_536
+_MAX_REQUEST_VALUES = 524_288
 _MAX_DIMS = 32
 
 
@@ -99,10 +105,14 @@ class FieldShape:
 
 def decode_item(data: bytes | memoryview) -> Fields:
     """The fields in wire order. DecodeError for anything that is not an item."""
-    item = read_document(data, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES)
+    return _decoded(data, _MAX_VALUES)[0]
+
+
+def _decoded(data: bytes | memoryview, max_values: int) -> tuple[Fields, int]:
+    item, num_values = read_document(data, max_depth=_MAX_DEPTH, max_values=max_values)
     if not isinstance(item, dict):
         raise DecodeError("a multimodal item is a map of fields")
-    return {name: _field(name, element) for name, element in item.items()}
+    return {name: _field(name, element) for name, element in item.items()}, num_values
 
 
 def _field(name: str, element: object) -> Field:
@@ -213,17 +223,54 @@ def metadata_only(fields: Fields) -> Fields:
     return {name: field for name, field in fields.items() if field.keep_on_cpu}
 
 
+class ItemReader:
+    """Reads the items of one request out of their base64, bounded in values for all together."""
+
+    def __init__(self) -> None:
+        self._values_left = _MAX_REQUEST_VALUES
+
+    def read(self, text: str, param: str) -> tuple[bytes, Fields]:
+        """An item's bytes and its fields. ApiError 400 for what is none, or holds no numbers.
+
+        `param` is what it came as: kwargs_data or mm_metadata.
+        """
+        try:
+            data = base64.b64decode(text)  # lenient about foreign characters, as vLLM's decoder
+        except (binascii.Error, ValueError) as error:
+            raise bad_request(f"a multimodal item is not base64: {error}") from None
+        try:
+            fields, count = _decoded(data, min(_MAX_VALUES, self._values_left))
+        except DecodeError as error:
+            raise bad_item(error) from None
+        self._values_left -= count
+        check_numbers(fields, param)
+        return data, fields
+
+
 def item_bytes(text: str) -> bytes:
-    """An item out of a request's base64, checked. ApiError 400 for what is none: the caller's."""
-    try:
-        data = base64.b64decode(text)  # lenient about foreign characters, as vLLM's decoder
-    except (binascii.Error, ValueError) as error:
-        raise bad_request(f"a multimodal item is not base64: {error}") from None
-    try:
-        decode_item(data)
-    except DecodeError as error:
-        raise bad_item(error) from None
-    return data
+    """A lone item out of a request's base64, checked. ApiError 400 for what is none."""
+    return ItemReader().read(text, "kwargs_data")[0]
+
+
+def check_numbers(fields: Fields, param: str) -> None:
+    """ApiError 400 naming the field whose values no encoder takes: by dtype, or not finite.
+
+    Of tensors only the dtype is looked at: whoever computes with them looks at their numbers.
+    """
+    for name, field in fields.items():
+        for value in _leaves(field.data):
+            if isinstance(value, Tensor) and value.dtype not in NUMBER_DTYPES:
+                raise bad_request(f"the field {name!r} cannot be of dtype {value.dtype}", param)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise bad_request(f"the field {name!r} holds {value}, which is not finite", param)
+
+
+def _leaves(value: Nested) -> Iterator[Nested]:
+    if not isinstance(value, list):
+        yield value
+        return
+    for element in value:
+        yield from _leaves(element)
 
 
 def bad_item(error: DecodeError) -> ApiError:

@@ -20,8 +20,9 @@ class Ext:
     data: memoryview
 
 
-def read_document(data: bytes | memoryview, *, max_depth: int, max_values: int) -> Any:
-    """The only document in the data: maps, lists, str, int, float, bool, None and Ext.
+def read_document(data: bytes | memoryview, *, max_depth: int, max_values: int) -> tuple[Any, int]:
+    """The only document in the data, and how many values it holds: maps, lists, str, int, float,
+    bool, None and Ext.
 
     DecodeError for anything else: truncated or trailing bytes, raw binary, repeated or non-string
     keys, more levels or values than allowed.
@@ -30,7 +31,7 @@ def read_document(data: bytes | memoryview, *, max_depth: int, max_values: int) 
     value = reader.value(max_depth)
     if reader.position != len(reader.view):
         raise DecodeError(f"{len(reader.view) - reader.position} bytes follow the document")
-    return value
+    return value, max_values - reader.values_left
 
 
 class _Reader:

@@ -13,6 +13,8 @@ _PATH = re.compile(
     r"/(?:home|usr|opt|var|tmp|root|lib|mnt|srv)(?:/[\w.\-]+)+|(?:/[\w\-]+)+/[\w\-]+\.\w+"
 )
 
+_MAX_TOLD = 2_000
+
 
 # All that a path is made of: nothing else of a message has to be looked at.
 _PATH_CHARACTERS = re.compile(r"[\w\-./]++")
@@ -22,7 +24,8 @@ _MAX_PATH = 1024
 def bad_request(message: str, parameter: str | None = None, value: object = None) -> ApiError:
     """A domain error: 400 `BadRequestError`, the parameter repeated in the message's tail."""
     told = [f"parameter={parameter}"] if parameter is not None else []
-    told += [f"value={value}"] if value is not None else []
+    told += [f"value={cut(str(value))}"] if value is not None else []
+    message = cut(message)
     text = f"{message} ({', '.join(told)})" if told else message
     return ApiError(sanitized(text), param=parameter)
 
@@ -55,6 +58,11 @@ class UnreadableBody(ApiError):
 
     def body(self) -> dict[str, Any]:
         return {"detail": self.message}
+
+
+def cut(text: str) -> str:
+    """What a caller wrote may be repeated to it, but not megabytes of it."""
+    return text if len(text) <= _MAX_TOLD else text[:_MAX_TOLD] + "...[truncated]"
 
 
 def sanitized(message: str) -> str:

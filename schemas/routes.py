@@ -26,6 +26,9 @@ class Kind(StrEnum):
     DETOKENIZE = "detokenize"
 
 
+STREAMING_KINDS = frozenset({Kind.CHAT, Kind.COMPLETION, Kind.GENERATE})
+"""Kinds whose answer is an event stream when the body asks for one."""
+
 URL_OF_KIND: dict[Kind, str] = {
     Kind.CHAT: "/v1/chat/completions",
     Kind.COMPLETION: "/v1/completions",

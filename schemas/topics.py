@@ -1,5 +1,6 @@
 """All topic names, built in one place."""
 
+import re
 from dataclasses import dataclass
 
 from schemas.routes import Stop
@@ -11,6 +12,13 @@ MAX_REQUEST_RECORD_BYTES = 8 * 1024 * 1024
 # Inline bytes of all parts together, above which the largest go to the blob store.
 INLINE_LIMIT_BYTES = 64 * 1024
 
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether Kafka allows a topic to be called so (its `Topic.validate`)."""
+    return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
+
 
 @dataclass(frozen=True, slots=True)
 class Topics:
@@ -21,6 +29,11 @@ class Topics:
     @property
     def requests(self) -> str:
         return self.prefix + "requests"
+
+    @property
+    def admissions(self) -> str:
+        """What ingresses take over HTTP; written by nobody else."""
+        return self.prefix + "admissions"
 
     @property
     def replies(self) -> str:
@@ -46,4 +59,11 @@ class Topics:
 
     def all(self) -> tuple[str, ...]:
         work = tuple(self.of(stop) for stop in Stop if stop is not Stop.REPLY)
-        return (self.requests, *work, self.replies, self.responses, self.control, self.dead_letter)
+        inside = (self.admissions, *work, self.replies, self.control, self.dead_letter)
+        return (self.requests, self.responses, *inside)
+
+    def is_inside(self, topic: str) -> bool:
+        """Whether a topic is the fleet's own, and not for those outside to choose."""
+        if topic == self.responses:
+            return False
+        return topic in self.all() or (bool(self.prefix) and topic.startswith(self.prefix))

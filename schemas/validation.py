@@ -6,6 +6,8 @@ must decide.
 
 import json
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -13,6 +15,7 @@ from pydantic_core import from_json
 
 from schemas.anthropic import MessagesRequest
 from schemas.body_checks import nesting_exceeds
+from schemas.body_limits import check_limits
 from schemas.chat import ChatCompletionRequest
 from schemas.completion import CompletionRequest
 from schemas.derender import (
@@ -24,17 +27,18 @@ from schemas.derender import (
     DerenderCompletionStreamRequest,
 )
 from schemas.errors import ApiError
+from schemas.fail_fast import Schema, fail_fast, validator_of
 from schemas.generate import GenerateBody
-from schemas.limits import ModelLimits
+from schemas.json_size import is_light, num_values
+from schemas.limits import MAX_NESTING, MAX_VALUES, ModelLimits
 from schemas.openai_responses import ResponsesRequest
 from schemas.refusals import UNSUPPORTED_MEDIA_TYPE, UnreadableBody, bad_request, schema_error
 from schemas.routes import Kind
 from schemas.tokenize import DetokenizeRequest, TokenizeRequest
+from schemas.unicode import check_unicode
 
 __all__ = ["UNSUPPORTED_MEDIA_TYPE", "api_error", "bad_request", "decode_json", "parse_body"]
 
-MAX_NESTING = 200
-"""Levels of a body; beyond them the encoders between here and the answer give up."""
 _MAX_ERRORS = 10
 _MAX_INPUT = 200
 _MAX_ERROR = 1000
@@ -62,14 +66,38 @@ _UNIONS: dict[Kind, TypeAdapter[Any]] = {
 
 
 def decode_json(raw: bytes) -> object:
-    """The JSON value of a body, as lenient as vLLM's: NaN, Infinity and repeated keys pass."""
+    """The JSON value of a body, as lenient as vLLM's: NaN, Infinity and repeated keys pass.
+
+    ApiError 400 for bytes that are no JSON, for more values than a body may have, and for text that
+    is no Unicode.
+    """
+    if not is_light(raw):
+        raw = _require_values(raw)
     try:
         value: object = from_json(raw)
     except ValueError:
         value = _decode_slowly(raw)
+        check_unicode(value)
     if _may_nest_deeply(raw) and nesting_exceeds(value, MAX_NESTING):
         raise UnreadableBody
     return value
+
+
+def _require_values(raw: bytes) -> bytes:
+    """The body in UTF-8, in which values can be counted."""
+    encoding = json.detect_encoding(raw)
+    if not encoding.startswith("utf-8"):
+        try:
+            raw = raw.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            raise UnreadableBody from None
+    try:
+        count = num_values(raw, MAX_VALUES)
+    except ValueError as error:
+        raise bad_request(f"The body holds {error}.") from None
+    if count > MAX_VALUES:
+        raise bad_request(f"The body has more than {MAX_VALUES} JSON values.")
+    return raw
 
 
 def _decode_slowly(raw: bytes) -> object:
@@ -102,36 +130,40 @@ def parse_body(kind: Kind, raw: bytes, limits: ModelLimits) -> BaseModel:
     body = decode_json(raw) if raw else None
     if body is None:
         raise _refusal([{"type": "missing", "loc": (), "msg": "Field required", "input": None}])
-    return validated(kind, body, limits)
+    return validated(kind, body, limits, is_light=is_light(raw))
 
 
-def validated(kind: Kind, body: object, limits: ModelLimits) -> BaseModel:
-    """As `parse_body`, for a body that is decoded already. May change its nested objects."""
-    context = {"limits": limits}
+def validated(kind: Kind, body: object, limits: ModelLimits, *, is_light: bool = True) -> BaseModel:
+    """As `parse_body`, for a body that is decoded already. May change its nested objects.
+
+    Of one that is not light a list's first bad entry is told, and no other.
+    """
+    if isinstance(body, dict):
+        check_limits(body, is_light=is_light)
+    validate = partial(_validate, body, {"limits": limits}, is_light)
     try:
         if kind in _BY_STREAM:
-            return _validated_by_stream(kind, body, context)
-        if kind in _UNIONS:
-            request: BaseModel = _UNIONS[kind].validate_python(
-                body, context=context, from_attributes=True
-            )
-            return request
-        return _MODELS[kind].model_validate(body, context=context, from_attributes=True)
+            return _validated_by_stream(kind, body, validate)
+        return validate(_UNIONS[kind] if kind in _UNIONS else _MODELS[kind])
     except ValidationError as error:
         raise api_error(error) from None
 
 
-def _validated_by_stream(kind: Kind, body: object, context: dict[str, Any]) -> BaseModel:
+def _validate(body: object, context: dict[str, Any], is_light: bool, schema: Schema) -> BaseModel:
+    validator = validator_of(schema) if is_light else fail_fast(schema)
+    request: BaseModel = validator.validate_python(body, context=context, from_attributes=True)
+    return request
+
+
+def _validated_by_stream(
+    kind: Kind, body: object, validate: Callable[[Schema], BaseModel]
+) -> BaseModel:
     """The form that `stream` names; errors are those of both forms, as of any union."""
     stream = body.get("stream", False) if isinstance(body, dict) else False
-    model = _BY_STREAM[kind][1 if stream is True else 0]
     try:
-        return model.model_validate(body, context=context, from_attributes=True)
+        return validate(_BY_STREAM[kind][1 if stream is True else 0])
     except ValidationError:
-        request: BaseModel = _UNIONS[kind].validate_python(
-            body, context=context, from_attributes=True
-        )
-        return request
+        return validate(_UNIONS[kind])
 
 
 def api_error(error: ValidationError) -> ApiError:
@@ -197,4 +229,7 @@ _UNION_MARKS = frozenset(
 
 def _dotted(loc: tuple[str | int, ...]) -> str:
     parts = ["body", *map(str, loc)]
-    return ".".join(p for p in parts if not _BRACKETS.search(p) and p.lower() not in _UNION_MARKS)
+    kept = (p for p in parts if len(p) > _MAX_INPUT or not _BRACKETS.search(p))
+    return _cut(
+        ".".join(_cut(p, _MAX_INPUT) for p in kept if p.lower() not in _UNION_MARKS), _MAX_ERROR
+    )

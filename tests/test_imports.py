@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "tokenfleet": PACKAGES - {"tokenfleet"},
 }
 # Only these may name the libraries of weights and pixels.
-HEAVY = {"torch", "transformers", "PIL", "av", "numpy", "safetensors"}
+HEAVY = {"torch", "transformers", "PIL", "av", "numpy", "safetensors", "xgrammar"}
 STAGES = {"render", "encode", "prefill", "derender"}
 
 

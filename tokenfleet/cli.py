@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ingress.scale_out import VARIABLE, Mode, scale_out
+from runtime.lifecycle import EXIT_FAILED, EXIT_OK
 from runtime.settings import (
     EngineSettings,
     FleetSettings,
@@ -16,9 +17,11 @@ from runtime.settings import (
     ModelSettings,
     RenderSettings,
 )
-from tokenfleet.demo_model import demo_model
+from tokenfleet import flags
+from tokenfleet.demo_model import DEMO_NAME, demo_model, is_demo_model
+from tokenfleet.flags import Flags
 from tokenfleet.options import Values, environment, with_options
-from tokenfleet.plan import RENDER_SERVER, WHOLE_FLEET, Plan, Role, checked
+from tokenfleet.plan import RENDER_SERVER, WHOLE_FLEET, Plan, Role, checked, require_broker
 from workers.models.ec_config import read_ec_transfer_config
 
 ALL_GROUPS: tuple[type[Group], ...] = (
@@ -66,12 +69,12 @@ def make_plan(values: Values, roles: frozenset[Role], model: str | None, mode: M
     if ec_transfer is not None and ingress.generate_stage is None:
         ingress = ingress.model_copy(update={"generate_stage": ec_transfer.stage})
     is_enabled = ingress.enable_scale_out or "generate_stage" in values
-    served: dict[str, Any] = {} if model else {"served_model_name": _demo_names(values)}
+    model = model or str(demo_model())
     return checked(
         Plan(
             roles=roles,
             fleet=values.group(FleetSettings),
-            model=values.group(ModelSettings, model=model or str(demo_model()), **served),
+            model=values.group(ModelSettings, model=model, **_served_names(values, model)),
             render=values.group(RenderSettings),
             engine=engine,
             ingress=ingress,
@@ -88,8 +91,10 @@ def _vllm_api_key(values: Values) -> dict[str, Any]:
     return {"api_key": (key,)} if key and "api_key" not in values else {}
 
 
-def _demo_names(values: Values) -> tuple[str, ...]:
-    return tuple(values.get("served_model_name", ())) or ("shapes-vl",)
+def _served_names(values: Values, model: str) -> dict[str, Any]:
+    """The demo model has one name, however it was found; others that of vLLM: as typed."""
+    is_unnamed = is_demo_model(model) and not values.get("served_model_name")
+    return {"served_model_name": (DEMO_NAME,)} if is_unnamed else {}
 
 
 def _run(values: Values, roles: frozenset[Role], model: str | None, mode: Mode = "serve") -> None:
@@ -127,11 +132,22 @@ def _worker(role: Role) -> Callable[..., None]:
 
 
 def topics_create(values: Values) -> None:
-    """Create the topics that are missing."""
-    from tokenfleet.run import create_topics
+    """Create the topics that are missing, and report those that are not as they should be.
 
-    for name in create_topics(values.group(FleetSettings)):
+    Exit code 1 where one takes too small records, or has another number of partitions than
+    --num-partitions asks for.
+    """
+    from tokenfleet.topics import create_topics
+
+    fleet = values.group(FleetSettings)
+    require_broker("topics create", fleet)
+    report = create_topics(fleet)
+    for name in report.created:
         typer.echo(f"created {name}")
+    for line in (*report.other_counts, *report.too_small):
+        typer.echo(f"tokenfleet: {line}", err=True)
+    is_as_asked = not (report.other_counts and "num_partitions" in values)
+    raise typer.Exit(EXIT_OK if is_as_asked and not report.too_small else EXIT_FAILED)
 
 
 def demo() -> None:
@@ -157,24 +173,21 @@ def main_options(
     """The options of the command itself; its help is the app's."""
 
 
-_NO_HTTP = (ModelSettings, FleetSettings, HealthSettings)
-_COMMANDS: Sequence[tuple[typer.Typer, str, Callable[..., None], Sequence[type[Group]]]] = (
-    (app, "serve", serve, (*_NO_HTTP[:2], IngressSettings, RenderSettings, EngineSettings)),
-    (
-        launch,
-        "render",
-        launch_render,
-        (*_NO_HTTP[:2], IngressSettings, RenderSettings, EngineSettings),
-    ),
-    (app, "coordinator", coordinator, (*_NO_HTTP, IngressSettings, EngineSettings)),
-    (app, "ingress", ingress, (*_NO_HTTP[:2], IngressSettings, EngineSettings)),
-    (worker, "render", _worker(Role.RENDER), (*_NO_HTTP, RenderSettings, EngineSettings)),
-    (worker, "encode", _worker(Role.ENCODE), (*_NO_HTTP, EngineSettings)),
-    (worker, "prefill", _worker(Role.PREFILL), (*_NO_HTTP, EngineSettings)),
-    (worker, "derender", _worker(Role.DERENDER), (*_NO_HTTP, EngineSettings, RenderSettings)),
-    (topics, "create", topics_create, (FleetSettings,)),
+_COMMANDS: Sequence[tuple[typer.Typer, str, Callable[..., None], Flags]] = (
+    (app, "serve", serve, flags.SERVE),
+    (launch, "render", launch_render, flags.RENDER_SERVER),
+    (app, "coordinator", coordinator, flags.COORDINATOR),
+    (app, "ingress", ingress, flags.INGRESS),
+    (worker, "render", _worker(Role.RENDER), flags.RENDER),
+    (worker, "encode", _worker(Role.ENCODE), flags.ENCODE),
+    (worker, "prefill", _worker(Role.PREFILL), flags.PREFILL),
+    (worker, "derender", _worker(Role.DERENDER), flags.DERENDER),
+    (topics, "create", topics_create, flags.TOPICS),
 )
-for parent, name, command, groups in _COMMANDS:
+for parent, name, command, taken in _COMMANDS:
     defaults = {"port": 8100} if command is launch_render else {}
-    parent.command(name)(with_options(command, groups, leave_out=("model",), defaults=defaults))
+    options = with_options(
+        command, taken.groups, leave_out=("model",), defaults=defaults, foreign=taken.foreign
+    )
+    parent.command(name)(options)
 app.command("demo")(demo)

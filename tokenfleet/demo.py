@@ -34,8 +34,9 @@ from schemas.ec import descriptors
 from schemas.envelope import GENERATED, PROMPTS, BlobRef, Envelope, Hop
 from schemas.routes import Stop
 from schemas.topics import Topics
-from tokenfleet.demo_model import demo_model, examples
+from tokenfleet.demo_model import DEMO_NAME, demo_model, examples
 from tokenfleet.event_loop import run_loop
+from tokenfleet.extras import require_extras
 from tokenfleet.fleet import Fleet
 from tokenfleet.options import environment
 from tokenfleet.plan import WHOLE_FLEET, Plan
@@ -71,6 +72,7 @@ QUESTIONS = (
 
 def run_demo() -> int:
     """Exit code: 0 when every question was answered."""
+    require_extras("demo", WHOLE_FLEET, takes_media=True)
     logs.configure("warning", "console")
     return run_loop(_demo(demo_plan()))
 
@@ -80,7 +82,7 @@ def demo_plan() -> Plan:
     return Plan(
         roles=WHOLE_FLEET,
         fleet=FleetSettings(),
-        model=ModelSettings(model=str(demo_model()), served_model_name=("shapes-vl",)),
+        model=ModelSettings(model=str(demo_model()), served_model_name=(DEMO_NAME,)),
         render=RenderSettings(),
         engine=EngineSettings(),
         ingress=IngressSettings(port=0),
@@ -127,7 +129,7 @@ def _body(question: Question) -> dict[str, Any]:
     ]
     content = [*parts, {"type": "text", "text": question.text}]
     messages = [{"role": "user", "content": content}]
-    return {"model": "shapes-vl", "messages": messages, "temperature": 0, "max_tokens": 96}
+    return {"model": DEMO_NAME, "messages": messages, "temperature": 0, "max_tokens": 96}
 
 
 def _data_url(path: Path) -> str:

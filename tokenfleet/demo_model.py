@@ -1,22 +1,24 @@
-"""Where the model that ships with the project is."""
+"""The model and the pictures that ship with the project.
+
+In a checkout `tokenfleet/data/` links to `models/` and `examples/`; a wheel has their files there.
+"""
 
 from pathlib import Path
 
-from runtime.errors import SettingsError
-
-_ROOT = Path(__file__).resolve().parent.parent
+DEMO_NAME = "shapes-vl"
+_DATA = Path(__file__).parent / "data"
 
 
 def demo_model() -> Path:
-    """Directory of the demo model. Raise SettingsError where only the code is installed."""
-    path = _ROOT / "models" / "shapes-vl"
-    if not path.is_dir():
-        raise SettingsError(
-            "give MODEL, the path of a model directory: the demo model is not installed here"
-        )
-    return path
+    """Directory of the demo model."""
+    return (_DATA / DEMO_NAME).resolve()
+
+
+def is_demo_model(model: str) -> bool:
+    """Whether a model argument names it, in whichever way."""
+    return Path(model).expanduser().resolve() == demo_model()
 
 
 def examples() -> Path:
     """Directory of the pictures that the demo asks about."""
-    return _ROOT / "examples"
+    return (_DATA / "examples").resolve()

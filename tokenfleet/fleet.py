@@ -8,8 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from runtime.health import Readiness
-from tokenfleet.front import Front
-from tokenfleet.plan import Role
+from tokenfleet.roles import build_front
 from tokenfleet.services import services_of
 from tokenfleet.shared import Shared
 
@@ -20,15 +19,14 @@ class Fleet:
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
         self.readiness = Readiness()
-        has_front = Role.INGRESS in shared.plan.roles
-        self.front = Front(shared, self.readiness) if has_front else None
+        self.front = build_front(shared, self.readiness)
         self._closing = AsyncExitStack()
 
     @property
     def url(self) -> str:
         """Of the HTTP front."""
         assert self.front is not None, "this part of a fleet has no HTTP front"
-        return f"http://{self.shared.plan.ingress.host}:{self.front.port}"
+        return self.front.url
 
     async def __aenter__(self) -> Self:
         timeout_s = self.shared.plan.fleet.shutdown_timeout_s

@@ -7,7 +7,7 @@ import inspect
 import json
 import os
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import typer
@@ -39,10 +39,12 @@ def with_options(
     *,
     leave_out: Sequence[str] = (),
     defaults: Mapping[str, Any] | None = None,
+    foreign: Set[str] = frozenset(),
 ) -> Callable[..., None]:
     """Give a command `(values: Values, …)` an option for every field of the groups.
 
-    `defaults` are this command's own, where they differ from the groups'.
+    `defaults` are this command's own, where they differ from the groups'. `foreign` fields are
+    taken, so that all roles of a fleet can be started with the same flags, and not shown.
     """
     defaults = defaults or {}
     fields = {
@@ -63,7 +65,8 @@ def with_options(
         command(values=Values({**defaults, **values}), **given)
 
     parameters = own + [
-        _parameter(name, field, defaults.get(name)) for name, field in fields.items()
+        _parameter(name, field, defaults.get(name), is_hidden=name in foreign)
+        for name, field in fields.items()
     ]
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -109,9 +112,13 @@ def is_list(field: FieldInfo) -> bool:
     return any(get_origin(t) in (tuple, list) for t in _members(field.annotation))
 
 
-def _parameter(name: str, field: FieldInfo, default: Any) -> inspect.Parameter:
+def _parameter(name: str, field: FieldInfo, default: Any, *, is_hidden: bool) -> inspect.Parameter:
     members = _members(field.annotation)
-    option: Any = {"help": field.description or "", "envvar": variable(name)}
+    option: Any = {
+        "help": field.description or "",
+        "envvar": variable(name),
+        "hidden": is_hidden,
+    }
     names = (flag(name),)
     if bool in members:
         names = (f"{flag(name)}/--no-{flag(name)[2:]}",)

@@ -31,6 +31,16 @@ RENDER_SERVER = frozenset({Role.COORDINATOR, Role.RENDER, Role.DERENDER, Role.IN
 ENGINES = frozenset({Role.ENCODE, Role.PREFILL})
 
 
+HEALTH_PORTS = {
+    Role.COORDINATOR: 9101,
+    Role.RENDER: 9102,
+    Role.ENCODE: 9103,
+    Role.PREFILL: 9104,
+    Role.DERENDER: 9105,
+}
+"""Where a role without HTTP front answers probes and scrapers, unless told otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One process of a fleet."""
@@ -49,6 +59,22 @@ class Plan:
     """Its number among the server processes behind one port; None: there is no other."""
 
     @property
+    def command(self) -> str:
+        """What a user types to run it."""
+        if self.roles == WHOLE_FLEET:
+            return "serve"
+        if self.mode == "render":
+            return "launch render"
+        (role, *_) = sorted(self.roles)
+        return role.value if role in (Role.COORDINATOR, Role.INGRESS) else f"worker {role.value}"
+
+    @property
+    def health_port(self) -> int:
+        """The default; 0, any, for a process of several roles."""
+        roles = tuple(self.roles)
+        return HEALTH_PORTS.get(roles[0], 0) if len(roles) == 1 else 0
+
+    @property
     def is_alone(self) -> bool:
         """Whether all that a request needs is in this process."""
         return not servers_of(self.fleet.bus)
@@ -61,11 +87,8 @@ def checked(plan: Plan) -> Plan:
             "--api-server-count: the engine lives in this one process; run roles of their own on"
             " --bus kafka://host:port to scale, or `launch render`"
         )
-    if plan.is_alone and Role.INGRESS not in plan.roles:
-        raise SettingsError(
-            "--bus memory:// connects nothing outside this process; a single role needs"
-            " --bus kafka://host:port"
-        )
+    if plan.roles not in (WHOLE_FLEET, RENDER_SERVER):
+        require_broker(plan.command, plan.fleet)
     if not plan.is_alone and urlsplit(plan.fleet.store).scheme == "memory":
         raise SettingsError(
             "--store memory:/// cannot be read by other processes; give --store file:///path"
@@ -78,3 +101,12 @@ def checked(plan: Plan) -> Plan:
             " --ec directory:///path"
         )
     return plan
+
+
+def require_broker(command: str, fleet: FleetSettings) -> None:
+    """SettingsError where a command that has to do with other processes is given no broker."""
+    if not servers_of(fleet.bus):
+        raise SettingsError(
+            f"{command} needs --bus kafka://host:port: --bus memory:// connects nothing outside"
+            " one process"
+        )

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.handler import CoordinatorHandler, CoordinatorRules
 from coordinator.submissions import SubmissionRules
+from runtime.health import Readiness
 from runtime.stage import Stage
 from tokenfleet.options import environment
 from tokenfleet.plan import Role
@@ -12,7 +13,17 @@ from tokenfleet.shared import Shared
 from workers.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from tokenfleet.front import Front
     from workers.models.media import MediaPipeline
+
+
+def build_front(shared: Shared, readiness: Readiness) -> "Front | None":
+    """None where this process has no HTTP front."""
+    if Role.INGRESS not in shared.plan.roles:
+        return None
+    from tokenfleet.front import Front
+
+    return Front(shared, readiness)
 
 
 def build_coordinator(shared: Shared) -> CoordinatorHandler:
@@ -23,6 +34,7 @@ def build_coordinator(shared: Shared) -> CoordinatorHandler:
             topics=shared.topics,
             timeout_s=shared.plan.ingress.request_timeout_s,
             trusted_tenants=shared.plan.fleet.trusted_tenants,
+            echo_headers=shared.plan.fleet.echo_headers,
         ),
         metadata_modalities=shared.media.with_metadata,
     )
@@ -111,6 +123,7 @@ def _engines(shared: Shared) -> list[Stage]:
                 limits=shared.limits,
                 source=engines.source,
                 encoder=engines.encoder,
+                reasoning=engines.reasoning,
                 registry=shared.telemetry.registry,
             )
         )
@@ -125,4 +138,6 @@ def _derender(shared: Shared, tokenizer: Tokenizer | None) -> Stage:
         shared.limits,
         response_role=shared.plan.ingress.response_role,
         tokenizer=tokenizer,
+        template_kwargs=shared.plan.render.default_chat_template_kwargs,
+        stop_scope=shared.plan.engine.stop_scope,
     )

@@ -1,19 +1,20 @@
 """Runs one process of a fleet until a signal, or until a part of it dies."""
 
-from runtime import logs
-from runtime.bus import open_bus
-from runtime.errors import BusError, SettingsError
+import logging
+from importlib.metadata import version
+
 from runtime.health import Readiness
 from runtime.lifecycle import run_services
-from runtime.settings import FleetSettings
-from schemas.topics import Topics
 from tokenfleet.event_loop import run_loop
-from tokenfleet.front import Front
 from tokenfleet.lifeline import Lifeline
 from tokenfleet.options import environment
-from tokenfleet.plan import Plan, Role
+from tokenfleet.plan import Plan
+from tokenfleet.process_logs import configure_logs
+from tokenfleet.roles import build_front
 from tokenfleet.services import services_of
-from tokenfleet.shared import open_shared
+from tokenfleet.shared import Shared, open_shared
+
+logger = logging.getLogger(__name__)
 
 
 def run(plan: Plan, parent: Lifeline | None = None) -> int:
@@ -21,11 +22,11 @@ def run(plan: Plan, parent: Lifeline | None = None) -> int:
 
     `parent`: whom one of several server processes obeys instead of signals.
     """
-    always = {"server": plan.process} if plan.process else {}
-    logs.configure(plan.fleet.log_level, plan.fleet.log_format, always=always)
+    configure_logs(plan)
     shared = open_shared(plan, environment())
+    _announce(shared)
     readiness = Readiness()
-    front = Front(shared, readiness) if Role.INGRESS in plan.roles else None
+    front = build_front(shared, readiness)
     services = list(services_of(shared, readiness, front))
     if parent is not None:
         services.append(parent.reporting())
@@ -44,18 +45,16 @@ def run(plan: Plan, parent: Lifeline | None = None) -> int:
         shared.close()
 
 
-def create_topics(settings: FleetSettings) -> list[str]:
-    """Create the topics that are missing and return their names."""
-    return run_loop(_create_topics(settings))
-
-
-async def _create_topics(settings: FleetSettings) -> list[str]:
-    bus = open_bus(settings.bus, settings)
-    try:
-        await bus.start()
-        names = Topics(settings.topic_prefix).all()
-        return await bus.create_topics(names, num_partitions=settings.num_partitions)
-    except BusError as error:
-        raise SettingsError(f"--bus {settings.bus}: {error}") from None
-    finally:
-        await bus.stop()
+def _announce(shared: Shared) -> None:
+    fleet = shared.plan.fleet
+    logger.info(
+        "starting",
+        extra={
+            "version": version("tokenfleet"),
+            "model": shared.directory.served_names[0],
+            "model_path": str(shared.directory.path),
+            "bus": fleet.bus,
+            "store": fleet.store,
+            "topic_prefix": fleet.topic_prefix,
+        },
+    )

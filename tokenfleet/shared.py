@@ -69,6 +69,7 @@ def open_shared(
     blobs = open_blobs(plan.fleet.store, max_memory_bytes=plan.fleet.store_memory_bytes)
     scratch = _scratch(plan, ec_transfer)
     limits = _limits(plan, directory, environ)
+    bus = wrap_bus(open_bus(plan.fleet.bus, plan.fleet))
     return Shared(
         plan=plan,
         topics=topics,
@@ -76,9 +77,9 @@ def open_shared(
         limits=limits,
         media=media,
         telemetry=_telemetry(plan, environ),
-        bus=wrap_bus(open_bus(plan.fleet.bus, plan.fleet)),
+        bus=bus,
         blobs=blobs,
-        delivery=Delivery(blobs, topics),
+        delivery=Delivery(blobs, topics, bus=bus),
         bodies=RequestBodies(limits),
         encoder_cache=_encoder_cache(plan, directory, ec_transfer, scratch),
         scratch=scratch,
@@ -120,14 +121,17 @@ def _scratch(plan: Plan, ec_transfer: EcTransfer | None) -> Path | None:
     """A fresh folder for the cache of this run, where an engine runs and no cache is named."""
     if not plan.roles & ENGINES or plan.engine.ec or ec_transfer:
         return None
-    return Path(tempfile.mkdtemp(prefix="tokenfleet-ec-"))
+    try:
+        return Path(tempfile.mkdtemp(prefix="tokenfleet-ec-"))
+    except OSError as error:
+        raise SettingsError(f"no folder for the encoder cache: {error}; give --ec") from None
 
 
 def _encoder_cache(
     plan: Plan, directory: ModelDirectory, ec_transfer: EcTransfer | None, scratch: Path | None
 ) -> EncoderCache | None:
     if ec_transfer is not None:  # vLLM's own layout: shared with its engines as it is
-        return open_encoder_cache(ec_transfer.url)
+        return open_encoder_cache(ec_transfer.url, is_flat=True)
     url = plan.engine.ec or (f"directory://{quote(str(scratch))}" if scratch else None)
     has_weights = any(directory.path.glob("*.safetensors"))
     if url is None or not (has_weights or plan.roles & ENGINES):

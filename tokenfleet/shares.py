@@ -34,7 +34,13 @@ def shares_of(plan: Plan, count: int, *, port: int, num_cores: int) -> list[Plan
         }
     )
     ingress = plan.ingress.model_copy(
-        update={"port": port, "max_pending": _divided(plan.ingress.max_pending, count)}
+        update={
+            "port": port,
+            "max_pending": _divided(plan.ingress.max_pending, count),
+            "max_buffered_body_bytes": max(
+                _divided(plan.ingress.max_buffered_body_bytes, count), plan.ingress.max_body_bytes
+            ),
+        }
     )
     threads = plan.render.render_threads or max(
         _divided(num_cores, count), min(num_cores, _THREADS_FOR_ONE)

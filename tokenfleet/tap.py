@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
-from runtime.bus import Bus, Consumer, Outgoing, RebalanceListener, TopicPartition
+from runtime.bus import Bus, Consumer, Outgoing, RebalanceListener, TopicInfo, TopicPartition
 
 
 class Tap:
@@ -35,6 +35,9 @@ class Tap:
 
     async def num_partitions(self, topic: str) -> int:
         return await self._bus.num_partitions(topic)
+
+    async def topic_info(self, topic: str) -> TopicInfo | None:
+        return await self._bus.topic_info(topic)
 
     async def create_topics(self, topics: Sequence[str], *, num_partitions: int) -> list[str]:
         return await self._bus.create_topics(topics, num_partitions=num_partitions)

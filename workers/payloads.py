@@ -14,8 +14,8 @@ _INLINE_BYTES = 64 * 1024
 async def read_fields(job: Job, item: Item) -> Fields | None:
     """The full payload, else the metadata; None where neither came. ApiError for garbage."""
     for name in (
-        kwargs_part(item.modality, item.mm_hash),
-        metadata_part(item.modality, item.mm_hash),
+        kwargs_part(item.modality, item.key),
+        metadata_part(item.modality, item.key),
     ):
         if job.has(name):
             return await _decoded(await job.read(name), item)

@@ -4,6 +4,7 @@ Implementations: `runtime.bus.memory` and `runtime.bus.kafka`, chosen by URL in 
 Values are opaque bytes here.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -29,7 +30,16 @@ class Record:
     key: bytes | None
     value: bytes | None
     headers: Mapping[str, bytes] = field(default_factory=dict)
+    """Of several with one name the last counts, as `lastHeader` of Kafka's clients; one without
+    a value counts as not given. What is not UTF-8 in a name is written as `\\xff`."""
     timestamp_ms: int = 0
+    """As the producer or the broker set it: any number."""
+    is_broker_time: bool = False
+    """Whether the broker set it, when it appended the record (Kafka's LogAppendTime)."""
+    received_ms: float = field(default_factory=lambda: time.time() * 1000, compare=False)
+    """When this process got it, Unix milliseconds."""
+    unreadable: str = ""
+    """Not empty: the records up to this offset cannot be read, and why. Nothing else is set."""
 
     @property
     def source(self) -> TopicPartition:
@@ -37,7 +47,7 @@ class Record:
 
 
 def record_bytes(record: "Record | Outgoing") -> int:
-    """What a record weighs against limits: key, value and headers."""
+    """What a record weighs against limits: key, value and headers, in bytes or nearly so."""
     size = len(record.key or b"") + len(record.value or b"")
     for name, value in record.headers.items():
         size += len(name) + len(value)
@@ -53,6 +63,19 @@ class Outgoing:
     value: bytes | None
     headers: Mapping[str, bytes] = field(default_factory=dict)
     partition: int | None = None
+    give_up_ms: float | None = None
+    """Unix milliseconds after which nobody waits for it; None: it is tried until it is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """What the transport says about a topic that exists."""
+
+    num_partitions: int
+    max_message_bytes: int
+    """Largest batch of records it takes, framing included; `max.message.bytes` in Kafka."""
+    is_internal: bool
+    """Kafka's own, such as `__consumer_offsets`."""
 
 
 class RebalanceListener(Protocol):
@@ -86,6 +109,9 @@ class Consumer(Protocol):
     def end_offset(self, partition: TopicPartition) -> int | None:
         """One past the newest record known of; None before anything is known."""
 
+    def position(self, partition: TopicPartition) -> int | None:
+        """Below it everything has been given out by `poll`, or is no record. None: not known."""
+
 
 class Bus(Protocol):
     """A connection to the transport, shared by everything in a process."""
@@ -107,7 +133,14 @@ class Bus(Protocol):
     def reader(self, partition: TopicPartition, *, start: int | None = None) -> Consumer:
         """Reads one partition without a group, from an offset, or from its end at `start()`."""
 
-    async def num_partitions(self, topic: str) -> int: ...
+    async def num_partitions(self, topic: str) -> int:
+        """Raise BusError where there is no such topic."""
+
+    async def topic_info(self, topic: str) -> TopicInfo | None:
+        """None: no such topic, or a name that none can have. Never creates it.
+
+        May be some seconds old. Raises BusError where the broker cannot be asked.
+        """
 
     async def create_topics(self, topics: Sequence[str], *, num_partitions: int) -> list[str]:
         """Create those that are missing and return their names."""

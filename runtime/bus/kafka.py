@@ -6,18 +6,25 @@ Chooses every client setting in one place; knows records only as bytes.
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, NoError, TopicAlreadyExistsError, for_code
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from runtime.bus import Consumer, Outgoing, RebalanceListener, TopicPartition
+from runtime.bus import Consumer, Outgoing, RebalanceListener, TopicInfo, TopicPartition
 from runtime.bus.kafka_consumer import KafkaConsumer, sticky_assignor
 from runtime.bus.kafka_errors import translated
+from runtime.bus.kafka_producer import KafkaProducers
+from runtime.bus.kafka_topics import KafkaTopics
 from runtime.bus.limits import LARGEST_BYTES, max_bytes_of
+from runtime.bus.partitioning import LONG_KEY_BYTES, partition_for
 from runtime.errors import BusError, SettingsError
-from schemas.topics import MAX_RECORD_BYTES, Topics
+from schemas.topics import Topics
+
+estimated_bytes = DefaultRecordBatchBuilder.estimate_size_in_bytes
+"""Of a batch around one record: what `max.message.bytes` is about."""
 
 RETENTION_MS = 24 * 60 * 60 * 1000
 """Of topics we create; the age limit of blobs must exceed it and the longest deadline together."""
@@ -27,13 +34,14 @@ _FETCH_MAX_WAIT_MS = 50
 # Members that do not come back within this after a rebalance began are left out of it.
 _REBALANCE_TIMEOUT_MS = 30_000
 _MIN_FETCH_BYTES = 1024 * 1024
+_MAX_FETCH_BYTES = 2 * LARGEST_BYTES
 _TOPIC_READY_S = 30.0
 _CONNECT_S = 5.0
 _ANSWER_S = 10.0
 
 
 class KafkaBus:
-    """One producer and one admin connection per process; consumers have their own connections."""
+    """One admin connection and a producer or two per process; consumers have connections too."""
 
     def __init__(
         self,
@@ -49,55 +57,51 @@ class KafkaBus:
         }
         self._topics = topics or Topics()
         self._session_timeout_ms = session_timeout_ms
-        self._producer: AIOKafkaProducer | None = None
+        self._own = frozenset(self._topics.all())
+        self._producers: KafkaProducers | None = None
         self._admin: AIOKafkaAdminClient | None = None
+        self._known: KafkaTopics | None = None
 
     async def start(self) -> None:
         self._admin = AIOKafkaAdminClient(**self._client)
-        self._producer = AIOKafkaProducer(
-            **self._client,
-            acks="all",
-            enable_idempotence=True,
-            # A lone record goes at once; what comes while a request is out goes together.
-            linger_ms=0,
-            max_batch_size=MAX_RECORD_BYTES,
-            # With room for the batch around the largest record.
-            max_request_size=LARGEST_BYTES + MAX_RECORD_BYTES,
-            # Large parts are claim-checked and tensors do not shrink: not worth the CPU.
-            compression_type=None,
-        )
+        self._known = KafkaTopics(self._admin)
         try:
             await _connect(self._admin, self._client["bootstrap_servers"])
             with translated():
                 self.cluster_id = (await self._admin.describe_cluster())["cluster_id"] or ""
-                await self._producer.start()
+            self._producers = KafkaProducers(self._client)
+            await self._producers.start()
         except BaseException:
             await self.stop()
             raise
 
     async def stop(self) -> None:
-        producer, self._producer = self._producer, None
+        producers, self._producers = self._producers, None
         admin, self._admin = self._admin, None
-        with translated():
-            if producer is not None:
-                await producer.stop()
-            if admin is not None:
+        self._known = None
+        if producers is not None:
+            await producers.stop()
+        if admin is not None:
+            with translated():
                 await admin.close()
 
     async def send(self, record: Outgoing) -> tuple[int, int]:
-        if self._producer is None:
+        if self._producers is None or self._known is None:
             raise BusError("the bus is stopped", retriable=False)
-        if record.key is None and record.value is None:
-            raise BusError("a record needs a key or a value", retriable=False)
-        with translated():
-            acknowledged = await self._producer.send_and_wait(
-                record.topic,
-                record.value,
-                record.key,
-                partition=record.partition,
-                headers=list(record.headers.items()),
-            )
-        return acknowledged.partition, acknowledged.offset
+        info = await self._known.info(record.topic)
+        if (problem := why_refused(record, info)) or info is None:
+            # Told anew at the next try: a topic may have been changed.
+            self._known.forget(record.topic)
+            raise BusError(problem or "", retriable=False)
+        if record.partition is None and len(record.key or b"") > LONG_KEY_BYTES:
+            record = await _placed(record, info.num_partitions)
+        is_own = record.topic in self._own
+        try:
+            return await self._producers.send(record, is_own=is_own)
+        except BusError as error:
+            if self._known is not None and not (is_own and error.retriable):
+                self._known.forget(record.topic)
+            raise
 
     def consumer(
         self, topics: Sequence[str], *, group: str, listener: RebalanceListener | None = None
@@ -115,19 +119,26 @@ class KafkaBus:
         return KafkaConsumer(self._reading([partition.topic]), partition=partition, offset=start)
 
     async def num_partitions(self, topic: str) -> int:
-        if self._producer is None:
+        info = await self.topic_info(topic)
+        if info is None:
+            raise BusError(f"there is no topic {topic}", retriable=False)
+        return info.num_partitions
+
+    async def topic_info(self, topic: str) -> TopicInfo | None:
+        if self._known is None:
             raise BusError("the bus is stopped", retriable=False)
-        with translated():
-            return len(await self._producer.partitions_for(topic))
+        return await self._known.info(topic)
 
     async def create_topics(self, topics: Sequence[str], *, num_partitions: int) -> list[str]:
-        if self._admin is None:
+        if self._admin is None or self._known is None:
             raise BusError("the bus is stopped", retriable=False)
         wanted = [self._new_topic(topic, num_partitions) for topic in topics]
         with translated():
             answer = await self._admin.create_topics(wanted)
             created = [entry[0] for entry in answer.topic_errors if _is_created(entry)]
             await self._wait_until_led(self._admin, created)
+        for topic in created:
+            self._known.forget(topic)
         return [topic for topic in topics if topic in created]
 
     def _new_topic(self, topic: str, num_partitions: int) -> NewTopic:
@@ -135,6 +146,9 @@ class KafkaBus:
             "max.message.bytes": str(max_bytes_of(topic, self._topics)),
             "retention.ms": str(RETENTION_MS),
         }
+        if topic == self._topics.requests:
+            # Deadlines count from it: no producer's clock, and the same at every delivery.
+            configs["message.timestamp.type"] = "LogAppendTime"
         # -1: as many replicas as the cluster's default says.
         return NewTopic(topic, num_partitions, -1, replica_assignments={}, topic_configs=configs)
 
@@ -148,12 +162,43 @@ class KafkaBus:
 
     def _reading(self, topics: Sequence[str]) -> dict[str, Any]:
         largest = max(max_bytes_of(topic, self._topics) for topic in topics)
+        # Outside producers may use transactions; one that is aborted was never asked.
+        is_outside = self._topics.requests in topics
         return self._client | {
+            "isolation_level": "read_committed" if is_outside else "read_uncommitted",
+            # Checked before aiokafka gets them, where a wrong one does not end the reading.
+            "check_crcs": False,
+            "fetch_max_bytes": _MAX_FETCH_BYTES,
             "enable_auto_commit": False,
             "auto_offset_reset": "earliest",
             "fetch_max_wait_ms": _FETCH_MAX_WAIT_MS,
             "max_partition_fetch_bytes": max(largest, _MIN_FETCH_BYTES),
         }
+
+
+def why_refused(record: Outgoing, info: TopicInfo | None) -> str | None:
+    """What makes a record one that the topic can never take; None where nothing does."""
+    if record.key is None and record.value is None:
+        return "a record needs a key or a value"
+    if info is None:
+        return f"there is no topic {record.topic[:249]!r}"
+    if info.is_internal:
+        return f"{record.topic} is Kafka's own"
+    if record.partition is not None and not 0 <= record.partition < info.num_partitions:
+        return f"{record.topic} has {info.num_partitions} partitions, none is {record.partition}"
+    try:
+        size = estimated_bytes(record.key, record.value, list(record.headers.items()))
+    except ValueError as error:
+        return f"a header that cannot be written: {error}"
+    if size > info.max_message_bytes:
+        return f"a record of {size} bytes; {record.topic} takes up to {info.max_message_bytes}"
+    return None
+
+
+async def _placed(record: Outgoing, num_partitions: int) -> Outgoing:
+    """Its partition, where finding it takes too long for the event loop."""
+    partition = await asyncio.to_thread(partition_for, record.key or b"", num_partitions)
+    return replace(record, partition=partition)
 
 
 async def _connect(admin: AIOKafkaAdminClient, servers: Sequence[str]) -> None:

@@ -14,10 +14,13 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 
 from runtime.bus import RebalanceListener, Record, TopicPartition
 from runtime.bus.kafka_errors import translated
+from runtime.bus.kafka_fetch import ScreenedFetches
+from runtime.bus.record_batches import MARK
 from runtime.errors import BusError
 
 # How long a poll may take beyond its time-out: aiokafka waits there for a rebalance to end.
 _GRACE_S = 0.2
+_LOG_APPEND_TIME = 1
 
 
 class KafkaConsumer:
@@ -37,11 +40,13 @@ class KafkaConsumer:
         self._listener = listener
         self._read = (partition, offset)
         self._consumer: AIOKafkaConsumer | None = None
+        self._fetches: ScreenedFetches | None = None
         self._is_settled = asyncio.Event()  # cleared while the listener is being told
         self._is_settled.set()
 
     async def start(self) -> None:
         self._consumer = consumer = AIOKafkaConsumer(**self._options)
+        self._fetches = ScreenedFetches(consumer)
         try:
             with translated():
                 await self._join(consumer)
@@ -51,9 +56,14 @@ class KafkaConsumer:
 
     async def stop(self) -> None:
         consumer, self._consumer = self._consumer, None
-        if consumer is not None:
+        fetches, self._fetches = self._fetches, None
+        if consumer is None or fetches is None:
+            return
+        try:
             with translated():
                 await consumer.stop()
+        finally:
+            fetches.close()
 
     async def poll(self, *, max_records: int, timeout_s: float) -> list[Record]:
         if self._consumer is None:
@@ -98,6 +108,15 @@ class KafkaConsumer:
             return None
         end: int | None = self._consumer.highwater(KafkaPartition(*partition))
         return end
+
+    def position(self, partition: TopicPartition) -> int | None:
+        if self._consumer is None or partition not in self._consumer.assignment():
+            return None
+        # `position` of the consumer waits for one, and may do so for long.
+        assignment = self._consumer._subscription.subscription.assignment
+        state = assignment.state_value(KafkaPartition(*partition))
+        position: int | None = state.position if state.has_valid_position else None
+        return position
 
     async def _join(self, consumer: AIOKafkaConsumer) -> None:
         partition, offset = self._read
@@ -145,12 +164,16 @@ def sticky_assignor() -> type[StickyPartitionAssignor]:
 
 
 def _record(message: Any) -> Record:
+    marks = [value for name, value in message.headers if name == MARK]
+    headers = {name: value for name, value in dict(message.headers).items() if value is not None}
     return Record(
         topic=message.topic,
         partition=message.partition,
         offset=message.offset,
         key=message.key,
         value=message.value,
-        headers=dict(message.headers),
+        headers={} if marks else headers,
         timestamp_ms=message.timestamp,
+        is_broker_time=message.timestamp_type == _LOG_APPEND_TIME,
+        unreadable=marks[0].decode() if marks else "",
     )

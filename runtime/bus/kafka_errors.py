@@ -15,8 +15,22 @@ _LOST = (
     errors.UnknownMemberIdError,
     errors.RebalanceInProgressError,
 )
-# Not marked retriable there because the client has retried already; a later try may still work.
-_AWAY = (errors.KafkaTimeoutError, errors.KafkaUnavailableError, errors.NotEnoughReplicasError)
+# Not marked retriable there: the client has retried already, or needs to be made anew, which the
+# next try does.
+_AWAY = (
+    errors.KafkaTimeoutError,
+    errors.KafkaUnavailableError,
+    errors.NotEnoughReplicasError,
+    errors.BrokerNotAvailableError,
+    errors.ReplicaNotAvailableError,
+    errors.UnknownError,
+    errors.ProducerClosed,
+    errors.ProducerFenced,
+    errors.OutOfOrderSequenceNumber,
+    errors.InvalidProducerEpoch,
+    errors.InvalidProducerIdMapping,
+    errors.UnknownProducerId,
+)
 
 
 @contextmanager

@@ -10,7 +10,15 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 
-from runtime.bus import Consumer, Outgoing, RebalanceListener, Record, TopicPartition, record_bytes
+from runtime.bus import (
+    Consumer,
+    Outgoing,
+    RebalanceListener,
+    Record,
+    TopicInfo,
+    TopicPartition,
+    record_bytes,
+)
 from runtime.bus.limits import max_bytes_of
 from runtime.bus.memory_group import Group
 from runtime.bus.memory_log import PartitionLog, Retention
@@ -27,12 +35,13 @@ UNREAD = Retention(records=4096, bytes=32 * 1024 * 1024)
 
 
 class MemoryBus:
-    """Topics appear when they are first named, with the given number of partitions."""
+    """The fleet's own topics are there; others appear when they are created or read."""
 
     def __init__(self, *, num_partitions: int = 8, topics: Topics | None = None) -> None:
         # New with every bus: offsets start over, and request ids are derived from both.
         self.cluster_id = f"memory-{uuid.uuid4().hex}"
         self._topics = topics or Topics()
+        self._own = frozenset(self._topics.all())
         self._default_partitions = num_partitions
         self._logs: dict[str, list[PartitionLog]] = {}
         self._groups: dict[str, Group] = {}
@@ -55,6 +64,8 @@ class MemoryBus:
             raise BusError("the bus is stopped", retriable=False)
         if record.key is None and record.value is None:
             raise BusError("a record needs a key or a value", retriable=False)
+        if await self.topic_info(record.topic) is None:
+            raise BusError(f"there is no topic {record.topic[:249]!r}", retriable=False)
         size = record_bytes(record)
         if size > max_bytes_of(record.topic, self._topics):
             raise BusError(f"a record of {size} bytes is too large", retriable=False)
@@ -80,6 +91,11 @@ class MemoryBus:
     async def num_partitions(self, topic: str) -> int:
         return len(self.logs(topic))
 
+    async def topic_info(self, topic: str) -> TopicInfo | None:
+        if topic not in self._logs and topic not in self._own:
+            return None
+        return TopicInfo(len(self.logs(topic)), max_bytes_of(topic, self._topics), False)
+
     async def create_topics(self, topics: Sequence[str], *, num_partitions: int) -> list[str]:
         missing = [topic for topic in topics if topic not in self._logs]
         for topic in missing:
@@ -96,8 +112,11 @@ class MemoryBus:
 
     def log(self, partition: TopicPartition) -> PartitionLog:
         logs = self.logs(partition.topic)
-        if partition.partition >= len(logs):
-            raise BusError(f"{partition.topic} has no partition {partition.partition}")
+        if not 0 <= partition.partition < len(logs):
+            raise BusError(
+                f"{partition.topic} has {len(logs)} partitions, none is {partition.partition}",
+                retriable=False,
+            )
         return logs[partition.partition]
 
     def watch(self, partition: TopicPartition, consumer: "MemoryConsumer") -> None:
@@ -199,6 +218,9 @@ class MemoryConsumer:
 
     def end_offset(self, partition: TopicPartition) -> int | None:
         return self._bus.log(partition).end
+
+    def position(self, partition: TopicPartition) -> int | None:
+        return self._positions.get(partition)
 
     # Called by the bus and the group.
 

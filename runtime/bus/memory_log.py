@@ -40,6 +40,7 @@ class PartitionLog:
             value=outgoing.value,
             headers=dict(outgoing.headers),
             timestamp_ms=int(time.time() * 1000),
+            is_broker_time=True,
         )
         self._records.append(record)
         self.size += record_bytes(record)

@@ -7,10 +7,20 @@ _M = 0x5BD1E995
 _SEED = 0x9747B28C
 
 
-@lru_cache(maxsize=4096)
+LONG_KEY_BYTES = 1024
+"""From here on hashing takes milliseconds, and a key is somebody else's."""
+
+
 def partition_for(key: bytes, num_partitions: int) -> int:
-    """Kafka's default partitioner. Cached: a request's key is hashed at every hop."""
-    return (murmur2(key) & 0x7FFFFFFF) % num_partitions
+    """Kafka's default partitioner."""
+    hashed = murmur2(key) if len(key) > LONG_KEY_BYTES else _hashed(key)
+    return (hashed & 0x7FFFFFFF) % num_partitions
+
+
+@lru_cache(maxsize=4096)
+def _hashed(key: bytes) -> int:
+    """Cached: a request's key is hashed at every hop."""
+    return murmur2(key)
 
 
 def murmur2(data: bytes) -> int:

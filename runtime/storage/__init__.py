@@ -50,14 +50,25 @@ class Embedding:
 
 
 class EncoderCache(Protocol):
-    """Embeddings under the item hash, in one namespace (weights, processor settings, tenant)."""
+    """Embeddings of items, in one namespace (weights and processor settings).
+
+    `mm_hash` is an item's name on the wire; `key` its name inside, where that is another one, and
+    `alias` where what callers sent is found by its hash alone (`schemas.identity`).
+    """
 
     async def put(
-        self, mm_hash: str, embedding: Embedding, *, replace: bool = False
+        self,
+        mm_hash: str,
+        embedding: Embedding,
+        *,
+        key: str = "",
+        alias: str = "",
+        replace: bool = False,
     ) -> dict[str, Any]:
         """Publish; return the descriptor only once the entry can be read.
 
         A whole entry that is there already stays, unless `replace` says that it proved unusable.
+        With an `alias`, the entry is also what is found there from now on.
         """
 
     async def get(
@@ -67,14 +78,17 @@ class EncoderCache(Protocol):
         rows: int,
         width: int,
         dtypes: Sequence[str],
-        checksum: str | None = None,
+        checksum: object = None,
+        key: str = "",
+        alias: str = "",
     ) -> Embedding | None:
         """The verified entry, or None where it is absent or unusable.
 
-        `checksum` is the descriptor's (blake3 of the data, hex), where it carries one.
+        `checksum` is the descriptor's (blake3 of the data, hex), where it carries one. With an
+        `alias`, what is there will do where there is no entry under the key.
         """
 
-    async def contains(self, mm_hash: str) -> bool:
+    async def contains(self, mm_hash: str, *, key: str = "") -> bool:
         """Whether a complete entry is there, of whatever shape."""
 
     async def sweep(self, *, max_age_s: float) -> int:

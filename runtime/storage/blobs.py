@@ -6,6 +6,8 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from runtime.errors import SettingsError
 from runtime.storage import BlobStore
 from runtime.storage.file_blobs import FileBlobs
+from runtime.storage.files import why_unusable
+from runtime.storage.keys import SWEPT
 from runtime.storage.memory_blobs import MAX_BYTES, MemoryBlobs
 
 
@@ -28,8 +30,7 @@ def _folder(url: str, parts: SplitResult) -> Path:
     if parts.netloc or parts.query or parts.fragment or not parts.path.startswith("/"):
         raise SettingsError(f"--store {url!r}: use file:///path")
     folder = Path(unquote(parts.path))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"--store {url!r}: {error}") from error
+    for each in (folder, *(folder / name for name in SWEPT)):
+        if problem := why_unusable(str(each)):
+            raise SettingsError(f"--store {url!r} cannot be used: {problem}")
     return folder

@@ -1,6 +1,6 @@
-"""The encoder cache in a directory, in vLLM's flat layout.
+"""The encoder cache in a directory, in vLLM's layout.
 
-One tensor `ec_cache` in `<root>/<mm_hash>/encoder_cache.safetensors`. An entry is
+One tensor `ec_cache` in `<root>/<name>/encoder_cache.safetensors`. An entry is
 announced once it can be read, and verified before it is used; a damaged or half-written one counts
 as absent. Knows no model.
 """
@@ -8,7 +8,8 @@ as absent. Knows no model.
 import asyncio
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
@@ -16,15 +17,17 @@ from urllib.parse import unquote, urlsplit
 from runtime.errors import SettingsError, StoreError
 from runtime.storage import Embedding, EncoderCache
 from runtime.storage.digest import digest_of
-from runtime.storage.files import write_whole
-from runtime.storage.names import require_path, require_plain
+from runtime.storage.faults import store_error
+from runtime.storage.files import clear_way, link_whole, open_regular, why_unusable, write_whole
+from runtime.storage.names import is_plain, require_path, require_plain
 from runtime.storage.safetensors import PREFIX_BYTES, Layout, head_of, header_length, layout_of
+from schemas.identity import DERIVED
 
 FILE_NAME = "encoder_cache.safetensors"
 REFRESH_AFTER_S = 60.0
 
 
-def open_encoder_cache(url: str, namespace: str = "") -> EncoderCache:
+def open_encoder_cache(url: str, namespace: str = "", *, is_flat: bool = False) -> EncoderCache:
     """The cache a URL names; a namespace is a sub-root. SettingsError where impossible."""
     parts = urlsplit(url)
     if parts.scheme != "directory" or parts.netloc or not parts.path.startswith("/"):
@@ -32,28 +35,58 @@ def open_encoder_cache(url: str, namespace: str = "") -> EncoderCache:
     root = Path(unquote(parts.path))
     try:
         root = root / require_path(namespace) if namespace else root
-        root.mkdir(parents=True, exist_ok=True)
-    except (OSError, StoreError) as error:
+    except StoreError as error:
         raise SettingsError(f"--ec {url!r}: {error}") from error
-    if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
-        raise SettingsError(f"--ec {url!r}: {root} is not readable and writable")
-    return DirectoryCache(root)
+    if problem := why_unusable(str(root)):
+        raise SettingsError(f"--ec {url!r} cannot be used: {problem}")
+    return DirectoryCache(root, is_flat=is_flat)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What a reader takes."""
+
+    shape: tuple[int, ...]
+    dtypes: Sequence[str]
+    checksum: object = None
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Of these, one has to be the file's own, unless its writer noted none of them."""
+
+    def fits(self, layout: Layout) -> bool:
+        is_shape = layout.shape == self.shape and layout.dtype in self.dtypes
+        return is_shape and _is_named(layout, self.names)
 
 
 class DirectoryCache:
     """Entries under one root. Any number of processes may share it; all file work is off the loop.
 
     `fsync` is off: after a power loss a torn entry fails its checks and is made again.
+
+    `is_flat` is vLLM's own layout: there the hash is the folder, whoever chose it, so a file notes
+    its key and its alias, and is no entry for others. What vLLM wrote notes nothing: it belongs to
+    the hash itself.
     """
 
-    def __init__(self, root: Path, *, fsync: bool = False) -> None:
+    def __init__(self, root: Path, *, fsync: bool = False, is_flat: bool = False) -> None:
         self._root = root
         self._fsync = fsync
+        self._is_flat = is_flat
 
     async def put(
-        self, mm_hash: str, embedding: Embedding, *, replace: bool = False
+        self,
+        mm_hash: str,
+        embedding: Embedding,
+        *,
+        key: str = "",
+        alias: str = "",
+        replace: bool = False,
     ) -> dict[str, Any]:
-        return await asyncio.to_thread(self._put, self._path(mm_hash), embedding, replace)
+        path = self._path(mm_hash, key)
+        names = self._names(mm_hash, key, alias)
+        descriptor = await asyncio.to_thread(self._put, path, embedding, names, replace)
+        if alias and not self._is_flat:
+            await asyncio.to_thread(_link, path, self._root / require_plain(alias) / FILE_NAME)
+        return descriptor
 
     async def get(
         self,
@@ -62,32 +95,63 @@ class DirectoryCache:
         rows: int,
         width: int,
         dtypes: Sequence[str],
-        checksum: str | None = None,
+        checksum: object = None,
+        key: str = "",
+        alias: str = "",
     ) -> Embedding | None:
-        path = self._path(mm_hash)
-        return await asyncio.to_thread(_try_read, path, (rows, width), dtypes, checksum)
+        names = self._names(mm_hash, key, alias)
+        wanted = _Wanted((rows, width), dtypes, checksum, names)
+        found = await asyncio.to_thread(_try_read, self._path(mm_hash, key), wanted)
+        if found is not None or not alias or self._is_flat:
+            return found
+        return await asyncio.to_thread(_try_read, self._path(alias, ""), wanted)
 
-    async def contains(self, mm_hash: str) -> bool:
-        return await asyncio.to_thread(_try_layout, self._path(mm_hash)) is not None
+    async def contains(self, mm_hash: str, *, key: str = "") -> bool:
+        path, names = self._path(mm_hash, key), self._names(mm_hash, key, "")
+        layout = await asyncio.to_thread(_try_layout, path)
+        return layout is not None and _is_named(layout, names)
 
     async def sweep(self, *, max_age_s: float) -> int:
         """Remove entries, and what crashed writers left, that nobody touched for so long."""
         return await asyncio.to_thread(_sweep, self._root, time.time() - max_age_s)
 
-    def _path(self, mm_hash: str) -> Path:
-        return self._root / require_plain(mm_hash) / FILE_NAME
+    def _path(self, mm_hash: str, key: str) -> Path:
+        name = mm_hash if self._is_flat and is_plain(mm_hash) else key or mm_hash
+        return self._root / require_plain(name) / FILE_NAME
 
-    def _put(self, path: Path, embedding: Embedding, replace: bool) -> dict[str, Any]:
+    def _names(self, mm_hash: str, key: str, alias: str) -> dict[str, str]:
+        """What a file in a place that others may write to has to note."""
+        if not self._is_flat:
+            return {}
+        return {"key": key or mm_hash, **({"alias": alias} if alias else {})}
+
+    def _put(
+        self, path: Path, embedding: Embedding, names: Mapping[str, str], replace: bool
+    ) -> dict[str, Any]:
         checksum = digest_of(embedding.data)
-        head = head_of(embedding, checksum)
+        head = head_of(embedding, {**names, "checksum": checksum})
         # What is there and whole stays: another worker may just have announced its checksum.
-        stored = None if replace else _try_read(path, embedding.shape, (embedding.dtype,))
+        wanted = _Wanted(embedding.shape, (embedding.dtype,), names=_key_of(names))
+        stored = None if replace else _try_read(path, wanted)
         if stored is not None:
             return _descriptor(stored, digest_of(stored.data))
         _write(path, (head, embedding.data), fsync=self._fsync)
         if _try_layout(path) is None:
             raise StoreError(f"{path.parent.name} cannot be read back")
         return _descriptor(embedding, checksum)
+
+
+def _key_of(names: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in names.items() if name == "key"}
+
+
+def _is_named(layout: Layout, names: Mapping[str, str]) -> bool:
+    if not names:
+        return True
+    noted = {name: layout.names[name] for name in ("key", "alias") if name in layout.names}
+    if not noted:  # vLLM's: the hash's own
+        return "alias" in names or not names["key"].startswith(DERIVED)
+    return any(noted.get(name) == value for name, value in names.items())
 
 
 def _descriptor(embedding: Embedding, checksum: str) -> dict[str, Any]:
@@ -101,42 +165,68 @@ def _descriptor(embedding: Embedding, checksum: str) -> dict[str, Any]:
 
 def _write(path: Path, chunks: Sequence[bytes], *, fsync: bool) -> None:
     try:
-        write_whole(str(path), chunks, fsync=fsync)
+        try:
+            write_whole(str(path), chunks, fsync=fsync)
+        except OSError:
+            if not clear_way(str(path)):
+                raise
+            write_whole(str(path), chunks, fsync=fsync)
     except OSError as error:
-        raise StoreError(f"cannot write {path.parent.name}: {error.strerror}") from error
+        raise store_error(error, f"cannot write {path.parent.name}") from error
 
 
-def _try_read(
-    path: Path, shape: tuple[int, ...], dtypes: Sequence[str], checksum: str | None = None
-) -> Embedding | None:
-    """The entry, if it is of that shape and one of the dtypes, and what its checksums say."""
+def _link(path: Path, alias: Path) -> None:
     try:
-        with path.open("rb") as file:
+        try:
+            link_whole(str(path), str(alias))
+        except OSError:
+            clear_way(str(alias))
+            write_whole(str(alias), (path.read_bytes(),))  # no links there, or swept just now
+    except OSError as error:
+        raise store_error(error, f"cannot write {alias.parent.name}") from error
+
+
+def _try_read(path: Path, wanted: _Wanted) -> Embedding | None:
+    """The entry, if it is what is wanted and what its checksums say."""
+    try:
+        file = open_regular(str(path))
+        if file is None:
+            return None
+        with file:
             layout = _read_layout(file)
-            if layout.shape != shape or layout.dtype not in dtypes:
+            if not wanted.fits(layout):
                 return None
             data = file.read(layout.num_bytes)
-    except FileNotFoundError:
-        return None
     except StoreError:
         return None
     except OSError as error:
-        raise StoreError(f"cannot read {path.parent.name}: {error.strerror}") from error
-    expected = {known for known in (layout.checksum, checksum) if known is not None}
-    if len(data) != layout.num_bytes or (expected and expected != {digest_of(data)}):
+        raise store_error(error, f"cannot read {path.parent.name}") from error
+    expected = [known for known in (layout.checksum, wanted.checksum) if known is not None]
+    if len(data) != layout.num_bytes or not _is_what(data, expected):
         return None
     _refresh(path)
-    return Embedding(layout.dtype, shape, data)
+    return Embedding(layout.dtype, wanted.shape, data)
+
+
+def _is_what(data: bytes, checksums: Sequence[object]) -> bool:
+    """A descriptor's checksum may be anything that a caller wrote."""
+    if not checksums:
+        return True
+    digest = digest_of(data)
+    return all(checksum == digest for checksum in checksums)
 
 
 def _try_layout(path: Path) -> Layout | None:
     try:
-        with path.open("rb") as file:
+        file = open_regular(str(path))
+        if file is None:
+            return None
+        with file:
             return _read_layout(file)
-    except (FileNotFoundError, StoreError):
+    except StoreError:
         return None
     except OSError as error:
-        raise StoreError(f"cannot read {path.parent.name}: {error.strerror}") from error
+        raise store_error(error, f"cannot read {path.parent.name}") from error
 
 
 def _read_layout(file: BinaryIO) -> Layout:

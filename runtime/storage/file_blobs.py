@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from runtime.errors import StoreError
+from runtime.errors import StoreAway, StoreError
 from runtime.storage.digest import digest_of
+from runtime.storage.faults import store_error
 from runtime.storage.files import is_aside, read_whole, write_first, write_whole
 from runtime.storage.keys import REFRESH_AFTER_S, STORE_ID, SWEPT, blob_key, named_key
 from schemas.envelope import BlobRef
@@ -48,23 +49,31 @@ class FileBlobs:
     async def put_if_absent(self, name: str, data: bytes) -> bool:
         path = self._path(named_key(name))
         with _translated():
+            self._require_root()
             return await _run(len(data), lambda: write_first(path, (data,)))
 
     async def put_named(self, name: str, data: bytes) -> None:
         path = self._path(named_key(name))
         with _translated():
+            self._require_root()
             await _run(len(data), lambda: write_whole(path, (data,)))
 
     async def get_named(self, name: str) -> bytes | None:
         path = self._path(named_key(name))
         with _translated():
             if (status := _status(path)) is None:
+                self._require_root()
                 return None
             return await _run(status.st_size, lambda: read_whole(path))
 
     async def sweep(self, *, max_age_s: float) -> int:
         with _translated():
             return await asyncio.to_thread(self._sweep, time.time() - max_age_s)
+
+    def _require_root(self) -> None:
+        """A folder that is gone is away: what it held is not missing, and it is not made anew."""
+        if not os.path.isdir(self._root):
+            raise StoreAway(f"there is no folder {self._root}")
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}"
@@ -75,6 +84,7 @@ class FileBlobs:
         with _translated():
             status = _status(path)
             if status is None or status.st_size != ref.size or self._is_old(status):
+                self._require_root()
                 write_whole(path, (data,))
         return ref
 
@@ -82,6 +92,7 @@ class FileBlobs:
         with _translated():
             data = read_whole(self._path(blob_key(ref.digest)))
         if data is None:
+            self._require_root()
             raise StoreError(f"blob {ref.digest} is missing")
         if len(data) != ref.size or digest_of(data) != ref.digest:
             raise StoreError(f"blob {ref.digest} is not what was written")
@@ -140,4 +151,4 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(f"{error.strerror or type(error).__name__}: {error.filename}") from error
+        raise store_error(error, str(error.filename)) from error

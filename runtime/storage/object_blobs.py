@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError, InvalidPathError
 
-from runtime.errors import SettingsError, StoreError
+from runtime.errors import SettingsError, StoreAway, StoreError, StoreRefused
 from runtime.storage.digest import digest_off_loop
 from runtime.storage.keys import REFRESH_AFTER_S, STORE_ID, SWEPT, blob_key, named_key
 from schemas.envelope import BlobRef
@@ -131,8 +131,10 @@ def _translated() -> Iterator[None]:
         raise _Missing("no such object") from error
     except AlreadyExistsError as error:
         raise _Exists("the object exists") from error
-    except (BaseError, OSError, ValueError) as error:
-        raise StoreError(_first_line(error)) from error
+    except (InvalidPathError, ValueError) as error:
+        raise StoreRefused(_first_line(error)) from error
+    except (BaseError, OSError) as error:
+        raise StoreAway(_first_line(error)) from error
 
 
 def _first_line(error: Exception) -> str:

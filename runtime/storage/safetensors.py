@@ -5,6 +5,7 @@ reader expects; touches no files.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -30,6 +31,8 @@ class Layout:
     num_bytes: int
     checksum: str | None
     """Of the data, where the writer left one (ours do, vLLM's do not)."""
+    names: Mapping[str, str]
+    """All that the writer noted beside the tensor."""
 
 
 def size_of(dtype: str, shape: tuple[int, ...]) -> int:
@@ -39,8 +42,9 @@ def size_of(dtype: str, shape: tuple[int, ...]) -> int:
     return prod(shape) * _SIZES[dtype]
 
 
-def head_of(embedding: Embedding, checksum: str) -> bytes:
-    """All bytes before the data. StoreError where shape, dtype and data disagree."""
+def head_of(embedding: Embedding, names: Mapping[str, str]) -> bytes:
+    """All bytes before the data, `names` among them. StoreError where shape, dtype and data
+    disagree."""
     num_bytes = size_of(embedding.dtype, embedding.shape)
     if len(embedding.shape) != 2 or num_bytes == 0 or num_bytes != len(embedding.data):
         raise StoreError(
@@ -51,7 +55,7 @@ def head_of(embedding: Embedding, checksum: str) -> bytes:
         "shape": list(embedding.shape),
         "data_offsets": [0, num_bytes],
     }
-    tree = {"__metadata__": {"checksum": checksum}, TENSOR: entry}
+    tree = {"__metadata__": dict(names), TENSOR: entry}
     header = json.dumps(tree, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)  # data aligned, as the format asks for
     return len(header).to_bytes(8, "little") + header
@@ -69,14 +73,21 @@ def layout_of(header: bytes, data_bytes: int) -> Layout:
     try:
         tree = json.loads(header)
         entry = tree[TENSOR]
-        checksum = tree.get("__metadata__", {}).get("checksum")
-        layout = Layout(_DTYPES[entry["dtype"]], _shape(entry["shape"]), data_bytes, checksum)
+        names = _names(tree.get("__metadata__", {}))
+        shape = _shape(entry["shape"])
+        layout = Layout(_DTYPES[entry["dtype"]], shape, data_bytes, names.get("checksum"), names)
         begin, end = entry["data_offsets"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"no usable tensor {TENSOR!r} in the file") from error
     if begin != 0 or end != data_bytes or size_of(layout.dtype, layout.shape) != data_bytes:
         raise StoreError("the file is not as long as its header says")
     return layout
+
+
+def _names(value: Any) -> dict[str, str]:
+    if not all(isinstance(text, str) for text in value.values()):
+        raise ValueError("the notes beside a tensor are strings")
+    return dict(value)
 
 
 def _shape(value: Any) -> tuple[int, ...]:

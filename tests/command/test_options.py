@@ -1,13 +1,16 @@
 """Flags and variables: one of each per setting, flags win, mistakes are named."""
 
+import re
+
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from runtime.errors import SettingsError
 from runtime.settings import FleetSettings, IngressSettings, ModelSettings, RenderSettings
+from tokenfleet import flags
 from tokenfleet.__main__ import _list_flags, main
-from tokenfleet.cli import ALL_GROUPS
+from tokenfleet.cli import ALL_GROUPS, app
 from tokenfleet.options import Values, expand_lists, flag, unknown_variables, variable, with_options
 
 GROUPS = (FleetSettings, ModelSettings, IngressSettings, RenderSettings)
@@ -112,3 +115,51 @@ def test_a_missing_extra_is_named(monkeypatch, capsys):
         capsys.readouterr().err
         == "tokenfleet: PIL is not installed: pip install 'tokenfleet[render]'\n"
     )
+
+
+COMMANDS = {
+    "serve": flags.SERVE,
+    "launch render": flags.RENDER_SERVER,
+    "coordinator": flags.COORDINATOR,
+    "ingress": flags.INGRESS,
+    "worker render": flags.RENDER,
+    "worker encode": flags.ENCODE,
+    "worker prefill": flags.PREFILL,
+    "worker derender": flags.DERENDER,
+    "topics create": flags.TOPICS,
+}
+
+
+def test_every_setting_has_words():
+    silent = [
+        name
+        for group in ALL_GROUPS
+        for name, field in group.model_fields.items()
+        if not field.description
+    ]
+
+    assert silent == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_shows_its_own_flags_and_takes_those_of_its_neighbours(command):
+    taken = COMMANDS[command]
+    fields = {name for group in taken.groups for name in group.model_fields} - {"model"}
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*command.split(), "--help"])
+    shown = set(re.findall(r"^  (--[a-z][a-z0-9-]*)", result.output, re.MULTILINE)) - {"--help"}
+
+    assert result.exit_code == 0
+    assert shown == {flag(name) for name in fields - taken.foreign}
+
+
+def test_roles_do_not_show_what_does_nothing_there():
+    assert {"port", "engine_threads", "chat_template"} <= flags.COORDINATOR.foreign
+    assert {"port", "chat_template", "render_threads"} <= flags.ENCODE.foreign
+    assert {"engine_threads", "trusted_tenants", "max_in_flight"} <= flags.INGRESS.foreign
+    assert "response_role" not in flags.DERENDER.foreign
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_own_flags_are_settings_that_exist(command):
+    for group, fields in COMMANDS[command].own.items():
+        assert fields is None or fields <= group.model_fields.keys()

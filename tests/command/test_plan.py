@@ -1,9 +1,12 @@
 """What a process may run: combinations that could only fail later are refused at once."""
 
+from pathlib import Path
+
 import pytest
 
 from runtime.errors import SettingsError
 from tokenfleet.cli import make_plan
+from tokenfleet.demo_model import demo_model
 from tokenfleet.options import Values
 from tokenfleet.plan import RENDER_SERVER, WHOLE_FLEET, Role
 
@@ -18,10 +21,34 @@ def test_the_embedded_default_needs_nothing():
     assert plan().is_alone
 
 
-@pytest.mark.parametrize("role", sorted(set(Role) - {Role.INGRESS}))
+@pytest.mark.parametrize("role", Role)
 def test_one_role_alone_needs_a_broker(role):
-    with pytest.raises(SettingsError, match="kafka://"):
+    words = role.value if role in (Role.COORDINATOR, Role.INGRESS) else f"worker {role.value}"
+    with pytest.raises(SettingsError, match=f"^{words} needs --bus kafka://"):
         plan({role})
+    with pytest.raises(SettingsError, match="--bus kafka://"):
+        plan({role}, bus="memory:///")
+
+
+@pytest.mark.parametrize("model", [demo_model(), f"{demo_model()}/", demo_model() / "..", "x"])
+def test_the_demo_model_has_one_name_and_others_that_which_was_typed(model):
+    values = Values()
+    settings = make_plan(values, WHOLE_FLEET, str(model), "serve").model
+    is_demo = Path(model).resolve() == demo_model()
+
+    assert settings.served_model_name == (("shapes-vl",) if is_demo else ())
+    assert make_plan(values, WHOLE_FLEET, None, "serve").model.served_model_name == ("shapes-vl",)
+
+
+def test_a_relative_path_is_the_demo_model_too(monkeypatch):
+    monkeypatch.chdir(demo_model().parent.parent)
+
+    assert plan_of("models/shapes-vl").served_model_name == ("shapes-vl",)
+    assert plan_of("models/shapes-vl", served_model_name=("m",)).served_model_name == ("m",)
+
+
+def plan_of(model, **values):
+    return make_plan(Values(values), WHOLE_FLEET, model, "serve").model
 
 
 def test_processes_cannot_share_a_store_in_memory():
@@ -83,3 +110,15 @@ def test_an_engine_is_not_multiplied():
     with pytest.raises(SettingsError, match="--api-server-count"):
         plan(api_server_count=2)
     assert plan(api_server_count=1).ingress.api_server_count == 1
+
+
+def test_every_role_without_an_http_front_has_a_port_of_its_own_for_probes():
+    ports = {role: plan({role}, **KAFKA).health_port for role in set(Role) - {Role.INGRESS}}
+
+    assert ports == {
+        Role.COORDINATOR: 9101,
+        Role.RENDER: 9102,
+        Role.ENCODE: 9103,
+        Role.PREFILL: 9104,
+        Role.DERENDER: 9105,
+    }

@@ -8,6 +8,7 @@ import orjson
 from coordinator.handler import CoordinatorHandler, CoordinatorRules
 from coordinator.submissions import SubmissionRules
 from runtime.bus import Record
+from runtime.bus.memory import MemoryBus
 from runtime.delivery import Delivery
 from runtime.storage.memory_blobs import MemoryBlobs
 from schemas.envelope import CONTENT_TYPE, REQUEST, Envelope, ReplyTo, now_ms
@@ -27,7 +28,8 @@ def coordinator(**changes):
         metadata_modalities=frozenset({"image"}),
         **changes,
     )
-    return CoordinatorHandler(rules, Delivery(MemoryBlobs(), TOPICS))
+    bus = MemoryBus(num_partitions=8, topics=TOPICS)
+    return CoordinatorHandler(rules, Delivery(MemoryBlobs(), TOPICS, bus=bus))
 
 
 def record(value, *, topic=TOPICS.requests, key=b"k", offset=7, headers=None):
@@ -45,7 +47,13 @@ def from_ingress(body, kind=Kind.CHAT, **changes):
         parts={REQUEST: body if isinstance(body, bytes) else orjson.dumps(body)},
         **changes,
     )
-    return record(envelope.encode(), headers={"content-type": CONTENT_TYPE.encode()})
+    return admission(envelope)
+
+
+def admission(envelope):
+    """What an ingress writes."""
+    headers = {"content-type": CONTENT_TYPE.encode()}
+    return record(envelope.encode(), topic=TOPICS.admissions, headers=headers)
 
 
 def at_coordinator(envelope):

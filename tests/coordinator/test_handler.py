@@ -3,13 +3,17 @@
 import orjson
 import pytest
 
+from runtime.storage.digest import digest_of
 from schemas.envelope import PROMPTS, REQUEST, Envelope, kwargs_part, metadata_part
+from schemas.identity import entry_key
 from schemas.routes import Kind, Stop
 from tests.coordinator.builders import (
+    admission,
     at_coordinator,
     coordinator,
     from_ingress,
     generate_body,
+    image_item,
     outcome_of,
     record,
 )
@@ -26,7 +30,8 @@ PICTURE = {
         }
     ]
 }
-K, M = kwargs_part("image", "aa"), metadata_part("image", "aa")
+KEY = entry_key("aa", content=digest_of(image_item()))
+K, M = kwargs_part("image", KEY), metadata_part("image", KEY)
 
 
 async def handled(handler, incoming):
@@ -72,7 +77,7 @@ async def test_an_expired_request_is_answered_without_work():
     envelope = Envelope.decode(incoming.value)
     envelope.deadline_ms = envelope.created_ms - 1
 
-    out = await handled(handler, record(envelope.encode(), headers=incoming.headers))
+    out = await handled(handler, admission(envelope))
 
     assert outcome_of(out)["code"] == "deadline_exceeded"
 
@@ -128,7 +133,7 @@ async def test_metadata_with_ec_params_goes_straight_to_prefill():
     topic, envelope = await admitted(coordinator(), body, kind=Kind.GENERATE)
 
     assert topic == "tokenfleet.prefill"
-    assert M in envelope.parts
+    assert metadata_part("image", "aa") in envelope.parts
 
 
 @pytest.mark.parametrize("ec", [None, {}, []])
@@ -173,7 +178,7 @@ async def missing_at_prefill(handler):
     envelope.at += 1
     envelope.ec_transfer_params = {"aa": {}}
     at_prefill = Envelope.decode((await handled(handler, at_coordinator(envelope))).value)
-    at_prefill.missing = ["aa"]
+    at_prefill.missing = [KEY]
     at_prefill.route = [Stop.COORDINATE, *at_prefill.route[at_prefill.at :]]
     at_prefill.at = 0
     return at_prefill

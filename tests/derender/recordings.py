@@ -1,5 +1,6 @@
 """Recorded requests and answers of vLLM's derender endpoints, and how answers are compared."""
 
+import gzip
 import json
 import math
 import re
@@ -10,7 +11,10 @@ DATA = Path(__file__).parent.parent / "data"
 
 
 def recorded(name: str) -> list[dict[str, Any]]:
-    lines = (DATA / "derender" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    path = DATA / "derender" / f"{name}.jsonl"
+    packed = path.with_suffix(".jsonl.gz")
+    raw = gzip.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes()
+    lines = raw.decode().split("\n")[:-1]
     return [json.loads(line) for line in lines]
 
 

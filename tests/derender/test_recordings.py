@@ -47,6 +47,23 @@ async def test_refusals_are_vllms(case, start):
     }
 
 
+PARSED = recorded("parsers")
+
+
+@pytest.mark.parametrize("case", PARSED, ids=[case["id"] for case in PARSED])
+async def test_parsed_answers_are_vllms(case, start):
+    """Hermes with qwen3, and llama3_json: every delta and every state of a stream is the same."""
+    stage, state = await start(case["model"], **case["options"]), None
+
+    for step in steps_of(case):
+        request = dict(step["request"])
+        if state is not None:
+            request["stream_state"] = state
+        got = await answer(stage, kind_of(case), request)
+        assert_same(step["response"], got, case["volatile"])
+        state = got.get("stream_state")
+
+
 COUPLED = recorded("coupled")
 MADE_ANEW = ["$.id", "$.created", "$.system_fingerprint"]
 

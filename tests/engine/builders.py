@@ -68,6 +68,7 @@ class Fleet:
             limits=self.limits,
             source=self.engines.source,
             encoder=self.engines.encoder,
+            reasoning=self.engines.reasoning,
         )
         self.metadata_modalities = frozenset(
             name for name, layout in self.facts.modalities.items() if layout.metadata
@@ -83,7 +84,8 @@ class Fleet:
 
     async def admit(self, body, stage=None, **fields):
         """The job of a generate body, as it arrives at its first stop."""
-        parsed = parse_body(Kind.GENERATE, json.dumps(body).encode(), self.limits)
+        raw = json.dumps(body).encode()
+        parsed = parse_body(Kind.GENERATE, raw, self.limits)
         check_request(Kind.GENERATE, parsed, self.limits)
         envelope = Envelope(
             **{
@@ -97,7 +99,7 @@ class Fleet:
             }
         )
         job = Job(envelope, self.blobs)
-        await take_features(job, parsed)
+        await take_features(job, parsed, raw)
         leg = Leg.ENCODE if envelope.stop is Stop.ENCODE else Leg.PREFILL_DIRECT
         await apply_leg(job, leg, self.metadata_modalities)
         return job

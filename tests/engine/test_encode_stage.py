@@ -35,7 +35,10 @@ async def test_an_item_is_readable_before_it_is_announced(fleet):
     for mm_hash in body["features"]["mm_hashes"]["image"]:
         entry = job.envelope.ec_transfer_params[mm_hash]
         rows, width = entry["shape"]
-        found = await fleet.cache.get(mm_hash, rows=rows, width=width, dtypes=["float32"])
+        (item,) = [item for item in job.envelope.items if item.mm_hash == mm_hash]
+        found = await fleet.cache.get(
+            mm_hash, rows=rows, width=width, dtypes=["float32"], key=item.key
+        )
         assert found is not None
         assert width == 192
     assert all(item.encoded for item in job.envelope.items)
@@ -193,7 +196,8 @@ async def test_embeddings_are_the_towers_own_output(fleet):
 
     (mm_hash,) = body["features"]["mm_hashes"]["image"]
     rows, width = expected.shape
-    entry = await fleet.cache.get(mm_hash, rows=rows, width=width, dtypes=["float32"])
+    (item,) = job.envelope.items
+    entry = await fleet.cache.get(mm_hash, rows=rows, width=width, dtypes=["float32"], key=item.key)
     stored = torch.frombuffer(bytearray(entry.data), dtype=torch.float32).reshape(rows, width)
     assert job.envelope.stop is Stop.ENCODE
     assert torch.allclose(stored, expected, atol=1e-5)

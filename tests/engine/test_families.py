@@ -8,7 +8,12 @@ from tests.engine import tiny_models
 from tests.engine.builders import soon
 from tests.engine.items import field_of
 from workers.models.engine.assembly import create_engines
-from workers.models.engine.protocol import EncoderInput, GenerationRequest, PlacedItem
+from workers.models.engine.protocol import (
+    EncoderInput,
+    GenerationRequest,
+    GrowingGeneration,
+    PlacedItem,
+)
 from workers.models.engine.sampling import Sampling
 
 NUM_TOKENS = 12
@@ -103,11 +108,13 @@ async def ours(folder, token_ids, case=None):
         items = (PlacedItem(case.modality, "hash", runs, embedding, case.metadata),)
     await engines.engine.start()
     sampling = Sampling.of_wire({"temperature": 0, "ignore_eos": True, "logprobs": 0})
-    generation = await engines.engine.generate(
+    whole = GrowingGeneration(1)
+    async for progress in engines.engine.generate(
         GenerationRequest("id", tuple(token_ids), items, sampling, NUM_TOKENS, (1,), soon())
-    )
+    ):
+        whole.add(progress)
     await engines.engine.close()
-    (choice,) = generation.choices
+    (choice,) = whole.so_far().choices
     return list(choice.token_ids), [row[0].logprob for row in choice.logprobs]
 
 

@@ -25,12 +25,12 @@ async def prefill_or_report(fleet, job):
     return True
 
 
-def lose(fleet, mm_hash):
-    shutil.rmtree(fleet.cache._root / mm_hash)
+def lose(fleet, key):
+    shutil.rmtree(fleet.cache._root / key)
 
 
-def damage(fleet, mm_hash):
-    (fleet.cache._root / mm_hash / "encoder_cache.safetensors").write_bytes(b"torn")
+def damage(fleet, key):
+    (fleet.cache._root / key / "encoder_cache.safetensors").write_bytes(b"torn")
 
 
 @pytest.mark.parametrize("harm", [lose, damage])
@@ -42,10 +42,12 @@ async def test_an_embedding_lost_between_encode_and_prefill_is_made_again(harm, 
     job.envelope.at = 2
     await apply_leg(job, Leg.PREFILL_ENCODED, fleet.metadata_modalities)
     lost, kept = body["features"]["mm_hashes"]["image"]
-    harm(fleet, lost)
+    key = job.envelope.items[0].key
+    harm(fleet, key)
 
     assert not await prefill_or_report(fleet, job)
-    assert job.envelope.missing == [lost]
+    assert job.envelope.missing == [key]
+    assert job.envelope.items[0].mm_hash == lost
     heal(job, max_heals=2)
     await apply_leg(job, Leg.ENCODE, fleet.metadata_modalities)
     job.envelope.at = 1

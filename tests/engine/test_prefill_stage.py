@@ -43,11 +43,11 @@ async def test_a_missing_embedding_is_reported_with_its_hash(fleet):
 async def test_an_item_with_tensors_is_encoded_here_while_its_neighbour_is_loaded(fleet):
     whole = image_body(images=2)
     _, expected = await fleet.ask(whole, "prefill")
-    first, second = whole["features"]["mm_hashes"]["image"]
     params = await encoded(fleet, whole)
     job = await fleet.admit({**whole, "ec_transfer_params": params}, "prefill")
-    job.drop(kwargs_part("image", first))
-    (fleet.cache._root / second / "encoder_cache.safetensors").unlink()
+    first, second = job.envelope.items
+    job.drop(kwargs_part("image", first.key))
+    (fleet.cache._root / second.key / "encoder_cache.safetensors").unlink()
 
     await fleet.prefill.process(job)
 
@@ -58,7 +58,10 @@ async def test_an_item_with_tensors_is_encoded_here_while_its_neighbour_is_loade
 async def test_a_cached_entry_of_another_shape_is_not_used(fleet):
     body = image_body()
     (mm_hash,) = body["features"]["mm_hashes"]["image"]
-    await fleet.cache.put(mm_hash, Embedding("float32", (1, 192), bytes(768)))
+    job = await fleet.admit(body, "prefill")
+    (item,) = job.envelope.items
+    odd = Embedding("float32", (1, 192), bytes(768))
+    await fleet.cache.put(mm_hash, odd, key=item.key, alias=item.alias)
     _, fresh = await fleet.ask(body, "prefill")
 
     assert len(tokens(fresh)[0]) > 0
@@ -250,17 +253,19 @@ async def test_a_choice_ends_in_exactly_one_of_the_given_texts(fleet):
         assert answer["choices"][0]["finish_reason"] == "stop"
 
 
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        {"structured_outputs": {"regex": "a+"}},
-        {"structured_outputs": {"json": {"type": "object"}}},
-    ],
-)
-async def test_what_a_later_version_brings_is_refused_clearly(fleet, sampling):
-    status, answer = await fleet.ask(text_body(**sampling))
+async def test_a_structured_output_is_what_it_should_be(fleet):
+    wanted = {"structured_outputs": {"regex": "(ab){2}c"}, "max_tokens": 12}
+    body = text_body(**wanted) | {"output_mode": "text"}
 
-    assert (status, answer["error"]["type"]) == (501, "NotImplementedError")
+    status, answer = await fleet.ask(body)
+
+    assert (status, answer["choices"][0]["text"]) == (200, "ababc")
+
+
+async def test_a_constraint_that_is_none_is_the_callers_fault(fleet):
+    status, answer = await fleet.ask(text_body(structured_outputs={"regex": "("}))
+
+    assert (status, answer["error"]["param"]) == (400, "structured_outputs")
 
 
 async def test_ids_and_echoes(fleet):
@@ -328,6 +333,7 @@ async def test_runs_inside_a_range_are_used_as_given(fleet):
         Item(
             modality="image",
             mm_hash=item.mm_hash,
+            entry=item.entry,
             offset=item.offset - 1,
             length=item.length + 2,
             embeds=[(1, item.length)],

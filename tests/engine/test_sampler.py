@@ -62,13 +62,13 @@ def test_penalties_are_those_of_the_formula():
 
 
 def test_bias_is_added_to_its_token_in_every_row():
-    logits = sampler.add_bias(torch.zeros(2, 3), {1: 4.0, 2: -1.0})
+    logits = sampler.add_bias(torch.zeros(2, 3), torch.tensor([1, 2]), torch.tensor([4.0, -1.0]))
 
     assert logits.tolist() == [[0.0, 4.0, -1.0], [0.0, 4.0, -1.0]]
 
 
 def test_only_allowed_tokens_are_left():
-    assert kept(sampler.allow_only(torch.zeros(1, 5), [1, 3])) == [{1, 3}]
+    assert kept(sampler.allow_only(torch.zeros(1, 5), torch.tensor([1, 3]))) == [{1, 3}]
 
 
 def test_a_bad_word_blocks_its_last_token_after_its_beginning():

@@ -39,7 +39,7 @@ def test_forms_are_unified():
     assert sampling.seed is None
     assert sampling.logit_bias == {3: 100.0, 4: -100.0}
     assert sampling.repetition == Repetition(2, 1, 3)
-    assert sampling.choice == ("a", "b")
+    assert sampling.structured == {"choice": ["a", "b"], "json": None}
     assert sampling.prompt_logprobs is None
 
 

@@ -22,6 +22,8 @@ class Count:
         return self.left == 0
 
     def result(self):
+        if self.left > 0:
+            return None
         return self.name, threading.current_thread().name
 
 

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from schemas.errors import ApiError
 from tests.engine.builders import MODELS
-from workers.models.engine.choices import ChoiceGrammar
 from workers.models.engine.sampling import Sampling
 from workers.models.engine.tokens import TextSource
 from workers.text.tokenizer import Tokenizer
@@ -84,14 +83,11 @@ def test_bytes_of_tokens_add_up_to_the_text(source):
     assert joined.decode().lstrip() == "Hello, wörld €"
 
 
-@given(st.lists(st.text("abé ", min_size=1, max_size=6), min_size=1, max_size=3), st.randoms())
-def test_any_walk_along_allowed_tokens_ends_in_a_choice(choices, random):
-    grammar = ChoiceGrammar(choices, SOURCE.token_bytes, [2002])
-    output = []
+def test_bad_words_are_counted_before_they_are_tokenized(monkeypatch):
+    monkeypatch.setattr(SOURCE, "_encode", pytest.fail)
 
-    while not output or output[-1] != 2002:
-        allowed = sorted(grammar.allowed(output))
-        assert allowed
-        output.append(random.choice(allowed))
-
-    assert TOKENIZER.decode(output[:-1]) in choices
+    for words in (["x"] * 100_000, ["x" * 1_000_000]):
+        with pytest.raises(ApiError) as caught:
+            SOURCE.bad_words(words)
+        assert (caught.value.status, caught.value.param) == (400, "bad_words")
+        assert len(caught.value.message) < 200

@@ -79,6 +79,9 @@ class Embedded:
         topic = self.fleet.shared.topics.of(stop)
         return [r for records in self.bus.sent.values() for r in records if r.topic == topic]
 
+    async def blob(self, name: str) -> bytes | None:
+        return await self.fleet.shared.blobs.get_named(name)
+
     def entry(self, mm_hash: str) -> Path:
         """The file in the encoder cache."""
         (path,) = self.ec.glob(f"*/{mm_hash}/*.safetensors")

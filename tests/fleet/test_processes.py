@@ -93,7 +93,8 @@ async def test_no_record_is_large_even_for_a_large_picture(
     assert answer["usage"]["prompt_tokens"] > 1000
     records = await records_on(kafka_servers, Topics(prefix))
     assert {record.topic for record in records} >= {
-        prefix + name for name in ("requests", "render", "encode", "prefill", "derender", "replies")
+        prefix + name
+        for name in ("admissions", "render", "encode", "prefill", "derender", "replies")
     }
     assert max(map(size_of, records)) <= MAX_RECORD_BYTES
 

@@ -21,7 +21,6 @@ REFUSED = {
         400,
         "BadRequestError",
     ),
-    "stream": (CHAT, chat("Hi", stream=True), 501, "NotImplementedError"),
 }
 
 

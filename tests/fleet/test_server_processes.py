@@ -74,7 +74,7 @@ class Server:
         return int(self.handled()[handled]["server"])
 
     def handled(self) -> list[dict]:
-        return [e for e in self.parent.events("record_handled") if ".requests" in e["topic"]]
+        return [e for e in self.parent.events("record_handled") if ".admissions" in e["topic"]]
 
     def figure(self, name: str) -> float:
         text = httpx.get(f"{self.parent.url}/metrics", timeout=STOP_S).text

@@ -1,6 +1,8 @@
 """What cannot start says why in one readable line and ends with code 2."""
 
 import asyncio
+import errno
+import os
 import socket
 import subprocess
 import sys
@@ -11,6 +13,8 @@ from typing import Any
 import pytest
 
 from runtime.kafka_local import free_port
+from runtime.storage.blobs import open_blobs
+from runtime.storage.file_blobs import FileBlobs
 from tests.fleet.asking import MODEL
 from tests.fleet.processes import environment
 from tokenfleet.__main__ import main
@@ -18,6 +22,14 @@ from tokenfleet.__main__ import main
 HERE = Path(__file__).parent
 KAFKA = ("--bus", "kafka://127.0.0.1:1")
 FILE = ("--store", f"file://{HERE}")
+
+BUCKET = {
+    "AWS_ENDPOINT": "http://127.0.0.1:1",
+    "AWS_ALLOW_HTTP": "true",
+    "AWS_REGION": "r",
+    "AWS_ACCESS_KEY_ID": "k",
+    "AWS_SECRET_ACCESS_KEY": "s",
+}
 
 REFUSED = {
     "bus without a scheme": (["serve", "--bus", "localhost:9092"], "--bus"),
@@ -127,6 +139,74 @@ def test_a_directory_without_weights_serves_no_model(tmp_path, monkeypatch, caps
             (tmp_path / file.name).symlink_to(file)
 
     assert "safetensors" in refusal(["serve", str(tmp_path)], monkeypatch, capsys)
+
+
+@pytest.fixture(params=["locked", "read-only", "file", "below a file"])
+def unusable(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A path that no process can keep files in."""
+    path = tmp_path / "store"
+    match request.param:
+        case "locked":
+            if os.geteuid() == 0:
+                pytest.skip("root may write everywhere")
+            path.mkdir(mode=0o500)
+        case "read-only":
+            path = Path("/proc/self")
+            if not path.is_dir():
+                pytest.skip("there is no /proc here")
+        case "file":
+            path.touch()
+        case "below a file":
+            path.touch()
+            path = path / "store"
+    return path
+
+
+def test_a_store_that_cannot_be_written_is_refused(unusable, monkeypatch, capsys):
+    line = refusal(["serve", "--store", f"file://{unusable}"], monkeypatch, capsys)
+
+    assert line.startswith(f"tokenfleet: --store 'file://{unusable}' cannot be used: ")
+
+
+@pytest.mark.parametrize("part", ["blobs", "named"])
+def test_a_store_with_a_file_for_a_folder_in_it_is_refused(part, tmp_path, monkeypatch, capsys):
+    (tmp_path / part).touch()
+
+    line = refusal(["serve", "--store", f"file://{tmp_path}"], monkeypatch, capsys)
+
+    assert line.endswith(f"cannot be used: {tmp_path / part} is not a folder")
+
+
+def test_a_cache_that_cannot_be_written_is_refused(unusable, monkeypatch, capsys):
+    line = refusal(["serve", "--ec", f"directory://{unusable}"], monkeypatch, capsys)
+
+    assert line.startswith(f"tokenfleet: --ec 'directory://{unusable}' cannot be used: ")
+
+
+def test_a_bucket_that_does_not_answer_is_refused(monkeypatch, capsys):
+    for name, value in BUCKET.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("runtime.storage.object_blobs._RETRY", {"max_retries": 0})
+    monkeypatch.setattr("runtime.storage.object_blobs._CLIENT", {"allow_http": True})
+
+    line = refusal(["serve", "--store", "s3://bucket/prefix"], monkeypatch, capsys)
+
+    assert line.startswith("tokenfleet: --store 's3://bucket/prefix' cannot be used: ")
+
+
+def test_a_full_disk_is_no_reason_not_to_start(tmp_path, monkeypatch):
+    def full(*_: object, **__: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path))
+
+    monkeypatch.setattr("runtime.storage.files._write_aside", full)
+
+    assert isinstance(open_blobs(tmp_path.as_uri()), FileBlobs)
+
+
+def test_looking_leaves_nothing_behind(tmp_path):
+    open_blobs(tmp_path.as_uri())
+
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_a_port_that_is_taken_is_named(monkeypatch, capsys):

@@ -5,12 +5,25 @@ from collections.abc import Callable
 
 import msgpack
 
+from ingress.gateway import Gateway
 from runtime.bus import Bus, Consumer, Outgoing
 from runtime.storage import BlobStore
-from schemas.envelope import Envelope, Outcome
+from schemas.envelope import Caller, Envelope, Outcome, now_ms
+from schemas.records.reply import Reply, StreamPiece
+from schemas.routes import Kind
 from schemas.topics import Topics
 
 Answer = Callable[[Envelope], Outcome | None]
+
+
+def in_ms(milliseconds: float) -> int:
+    return int(now_ms() + milliseconds)
+
+
+async def submit(gateway: Gateway, body: bytes = b"{}", deadline_ms: int | None = None) -> Outcome:
+    """The first that comes, for requests with a whole answer."""
+    async with gateway.ask(Kind.CHAT, body, Caller(), deadline_ms or in_ms(10_000)) as answer:
+        return await answer.next()
 
 
 class FakeFleet:
@@ -25,7 +38,7 @@ class FakeFleet:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        consumer = self.bus.consumer([self.topics.requests], group="fake")
+        consumer = self.bus.consumer([self.topics.admissions], group="fake")
         await consumer.start()
         self._task = asyncio.create_task(self._run(consumer))
 
@@ -45,6 +58,9 @@ class FakeFleet:
             await self.blobs.put_named(f"outcomes/{envelope.id}", msgpack.packb(packed))
             value = {"id": envelope.id, "outcome_name": f"outcomes/{envelope.id}"}
         await self.send(envelope, msgpack.packb(value), replica)
+
+    async def send_piece(self, envelope: Envelope, piece: StreamPiece) -> None:
+        await self.send(envelope, Reply(id=envelope.id, piece=piece).encode())
 
     async def send(self, envelope: Envelope, value: bytes, replica: str | None = None) -> None:
         headers = {"replica": (replica or envelope.reply.replica).encode()}

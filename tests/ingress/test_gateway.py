@@ -5,27 +5,23 @@ import pytest
 
 from ingress.gateway import Gateway
 from ingress.replies import reply_partition
+from runtime.aborts import AbortReader, Aborts
 from runtime.bus.memory import MemoryBus
-from runtime.errors import BusError, StoreError
-from schemas.envelope import CONTENT_TYPE, REQUEST, BlobRef, Caller, Outcome, now_ms
+from runtime.errors import BusError, StoreAway, StoreError
+from schemas.envelope import CONTENT_TYPE, REQUEST, BlobRef, Caller, Outcome
 from schemas.errors import ApiError, FailureCode
 from schemas.routes import Kind
 from schemas.topics import Topics
-
-
-def in_ms(milliseconds: float) -> int:
-    return int(now_ms() + milliseconds)
-
-
-async def submit(gateway: Gateway, body: bytes = b"{}", deadline_ms: int | None = None) -> Outcome:
-    return await gateway.submit(Kind.CHAT, body, Caller(), deadline_ms or in_ms(10_000))
+from tests.ingress.fakes import in_ms, submit
 
 
 async def test_a_request_travels_as_an_envelope_and_its_outcome_comes_back(fleet, gateway):
     caller = Caller(request_id="mine")
     deadline = in_ms(5_000)
 
-    outcome = await gateway.submit(Kind.GENERATE, b'{"a":1}', caller, deadline, pin="prefill")
+    asking = gateway.ask(Kind.GENERATE, b'{"a":1}', caller, deadline, pin="prefill")
+    async with asking as answer:
+        outcome = await answer.next()
 
     (envelope,) = fleet.seen
     assert outcome == Outcome(status=200, segments=[b'{"ok":true}'])
@@ -46,6 +42,31 @@ async def test_a_large_body_is_claim_checked(fleet, gateway):
     part = fleet.seen[0].parts[REQUEST]
     assert isinstance(part, BlobRef)
     assert await fleet.blobs.get(part) == body
+
+
+@pytest.mark.parametrize(("patience_s", "status"), [(10, 200), (0, 503)])
+async def test_a_store_that_is_away_is_waited_for_so_long(
+    fleet, gateway, monkeypatch, patience_s, status
+):
+    monkeypatch.setattr("ingress.gateway._STORE_AWAY_S", patience_s)
+    monkeypatch.setattr("ingress.gateway._STORE_PAUSE_S", 0.001)
+    absences = [StoreAway("away")] * 3
+    put = fleet.blobs.put
+
+    async def put_later(data, **options):
+        if absences:
+            raise absences.pop()
+        return await put(data, **options)
+
+    monkeypatch.setattr(fleet.blobs, "put", put_later)
+    asking = submit(gateway, b'"' + b"a" * 300_000 + b'"')
+
+    if status == 200:
+        assert (await asking).status == 200
+    else:
+        with pytest.raises(ApiError) as caught:
+            await asking
+        assert caught.value.status == status
 
 
 async def test_an_outcome_too_large_for_a_record_is_read_from_the_store(fleet, gateway):
@@ -102,6 +123,26 @@ async def test_a_cancelled_caller_leaves_no_entry_and_its_reply_is_ignored(fleet
     assert (await submit(gateway)).status == 201
 
 
+async def test_a_cancelled_caller_tells_everybody_to_stop(fleet, gateway):
+    heard = []
+    aborts = Aborts()
+    aborts.watch(heard.append)
+    reader = AbortReader(fleet.bus, fleet.topics, aborts)
+    await reader.start()
+    fleet.answer = lambda envelope: None
+    waiting = asyncio.create_task(submit(gateway))
+    await fleet.until_seen(1)
+
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    async with asyncio.timeout(10):
+        while not heard:
+            await asyncio.sleep(0.01)
+    await reader.stop()
+
+    assert heard == [fleet.seen[0].id.encode()]
+
+
 async def test_beyond_the_limit_a_request_is_refused_until_a_place_is_free(fleet, gateway):
     fleet.answer = lambda envelope: None
     waiting = [asyncio.create_task(submit(gateway)) for _ in range(4)]
@@ -139,7 +180,8 @@ async def test_replicas_on_one_partition_do_not_eat_each_others_replies(fleet):
 
 
 @pytest.mark.parametrize("value", [b"", b"\xc1", msgpack.packb([1]), msgpack.packb({"id": 1}),
-                                   msgpack.packb({"id": "x"})])  # fmt: skip
+                                   msgpack.packb({"id": "x"}), b"\x81\x91\x01\x02",
+                                   b"\x91" * 2000])  # fmt: skip
 async def test_a_reply_that_is_none_is_skipped(fleet, gateway, value):
     async def answer_after_rubbish() -> None:
         await fleet.until_seen(1)

@@ -1,20 +1,27 @@
 """Fetching media: what is refused, what is tried again, and what the caller is told (01 §6)."""
 
+import asyncio
 import os
 import socket
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runtime.errors import SettingsError
 from runtime.settings import RenderSettings
+from runtime.shares import SharedBytes
 from schemas.errors import ApiError, FailureCode
 from tests.models_media.web import Site, serving
-from workers.models.fetch import Fetcher, decode_base64, split_data_url
-from workers.models.limits import Budget, MediaLimits
+from workers.models import data_urls, http_fetch
+from workers.models.data_urls import decode_base64, decode_payload, split_data_url, unescaped
+from workers.models.downloads import downloads_of
+from workers.models.fetch import Fetcher
+from workers.models.limits import MediaLimits
 from workers.render.media import MediaPart
 
 FAST = {"retry_delay_s": 0.01, "image_fetch_timeout_s": 2.0}
@@ -34,10 +41,10 @@ async def fetch(
         allowed_media_domains=domains, allowed_local_media_path=str(root) if root else None
     )
     fetcher = Fetcher(settings, bounds)
-    budget = Budget(bounds.max_request_download_bytes, "Media downloads", status=422)
+    memory = SharedBytes(bounds.max_fetched_bytes)
     try:
         part = MediaPart("image", "url", "image_url", url)
-        return await fetcher.fetch(part, budget, time.monotonic() + 10)
+        return await fetcher.fetch(part, downloads_of(bounds, memory.claim()))
     finally:
         await fetcher.close()
 
@@ -236,11 +243,146 @@ class TestUrls:
             split_data_url("data:image/png;base64")
         with pytest.raises(ApiError, match="Only base64"):
             split_data_url("data:image/png,hello")
-        with pytest.raises(ApiError, match="base64"):
-            decode_base64("@@@not base64@@@")
+
+    @pytest.mark.parametrize("text", ["@@@not base64@@@", "AAA", "AA A", "AAAA%", "AA%zzA"])
+    def test_what_is_not_base64_is_refused(self, text: str) -> None:
+        with pytest.raises(ApiError):
+            decode_base64(text)
+
+    @pytest.mark.parametrize(
+        "text", ["/+8=", "/+8%3D", "%2F%2b8=", "/+\r\n8=", " /+ 8=\n", "%2F+8%0A="]
+    )
+    def test_base64_may_be_folded_and_escaped(self, text: str) -> None:
+        assert decode_base64(text) == b"\xff\xef"
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "data:image/png;base64,/+8=", "data:image/png;BASE64,/+8=", "data:;Base64,/+8=",
+            "data:image/png;name=a.png; base64,/+8=", "data:image/png,%FF%EF", "data:,%ff%ef",
+            "data:image/png;charset=x,%ff%ef",
+        ],
+    )  # fmt: skip
+    def test_a_data_url_is_read_as_the_standard_says(self, url: str) -> None:
+        _, payload, is_base64 = split_data_url(url)
+
+        assert decode_payload(payload, is_base64) == b"\xff\xef"
+
+    @given(st.binary(max_size=200), st.integers(3, 20), st.data())
+    def test_escapes_give_the_bytes_wherever_a_long_text_is_cut(
+        self, value: bytes, piece: int, data: st.DataObject
+    ) -> None:
+        escaped = "".join(
+            f"%{byte:02x}" if byte >= 128 or byte == 37 or data.draw(st.booleans()) else chr(byte)
+            for byte in value
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(data_urls, "_PIECE", piece)
+            assert unescaped(escaped) == value
+
+    @pytest.mark.parametrize("payload", ["%8", "%", "%zz", "a%4"])
+    def test_broken_escapes_are_refused(self, payload: str) -> None:
+        with pytest.raises(ApiError, match="hexadecimal"):
+            decode_payload(payload, is_base64=False)
 
     def test_a_data_url_tells_its_type_without_parameters(self) -> None:
-        assert split_data_url("data:image/png;x=y;base64,AAAA") == ("image/png", "AAAA")
+        assert split_data_url("data:image/png;x=y;base64,AAAA") == ("image/png", "AAAA", True)
+
+
+class TestManyAtOnce:
+    """One pool of connections and of memory for all requests of a process."""
+
+    async def test_a_silent_host_keeps_nobody_from_another(self, site: Site) -> None:
+        site.slow.add("/silent")
+        site.files["/a"] = b"picture"
+        bounds = MediaLimits(**FAST, max_fetches=3, max_fetches_per_host=1)
+        async with fetching(bounds) as fetch_one:
+            silent = [asyncio.ensure_future(fetch_one(site.url("/silent"))) for _ in range(8)]
+            await until(lambda: site.hits["/silent"] == 1)
+            async with asyncio.timeout(1.5):
+                assert await fetch_one(site.url("/a", "localhost")) == b"picture"
+            assert site.hits["/silent"] == 1
+            await stopped(silent)
+
+    async def test_who_leaves_takes_the_connection_along(self, site: Site) -> None:
+        site.slow.add("/silent")
+        site.files["/a"] = b"picture"
+        bounds = MediaLimits(**{**FAST, "image_fetch_timeout_s": 60}, max_fetches_per_host=1)
+        async with fetching(bounds) as fetch_one:
+            silent = [asyncio.ensure_future(fetch_one(site.url("/silent"))) for _ in range(3)]
+            await until(lambda: site.hits["/silent"] == 1)
+            await stopped(silent)
+            async with asyncio.timeout(10):
+                assert await fetch_one(site.url("/a")) == b"picture"
+
+    async def test_endless_bodies_share_the_memory_and_give_it_back(self, site: Site) -> None:
+        site.endless.add("/endless")
+        mib = 2**20
+        bounds = MediaLimits(
+            **FAST, max_download_bytes=4 * mib, max_fetched_bytes=6 * mib, max_fetch_attempts=1
+        )
+        memory = SharedBytes(bounds.max_fetched_bytes)
+        async with fetching(bounds, memory) as fetch_one:
+            bodies = [asyncio.ensure_future(fetch_one(site.url("/endless"))) for _ in range(6)]
+            most = 0
+            while not all(body.done() for body in bodies):
+                most = max(most, memory.used)
+                await asyncio.sleep(0.001)
+
+        assert {body.exception().status for body in bodies} == {422}  # type: ignore[union-attr]
+        assert most <= 10 * mib
+        assert memory.used == 0
+
+    async def test_a_body_that_drips_is_given_up_and_not_asked_for_again(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(http_fetch, "_GRACE_S", 0.05)
+        site.dripping.add("/drip")
+        async with fetching(MediaLimits(**{**FAST, "image_fetch_timeout_s": 60})) as fetch_one:
+            async with asyncio.timeout(20):
+                with pytest.raises(ApiError) as caught:
+                    await fetch_one(site.url("/drip"))
+
+        assert caught.value.status == 504
+        assert site.hits["/drip"] == 1
+
+
+FetchOne = Callable[[str], Awaitable[bytes]]
+
+
+@asynccontextmanager
+async def fetching(
+    bounds: MediaLimits, memory: SharedBytes | None = None
+) -> AsyncIterator[FetchOne]:
+    """As many requests as there are calls, in one process."""
+    shared = memory or SharedBytes(bounds.max_fetched_bytes)
+    trusting = RenderSettings(allowed_media_domains=("127.0.0.1", "localhost"))
+    fetcher = Fetcher(trusting, bounds)
+
+    async def fetch_one(url: str) -> bytes:
+        part = MediaPart("image", "url", "image_url", url)
+        claim = shared.claim()
+        try:
+            return await fetcher.fetch(part, downloads_of(bounds, claim))
+        finally:
+            claim.close()
+
+    try:
+        yield fetch_one
+    finally:
+        await fetcher.close()
+
+
+async def until(is_met: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not is_met():
+            await asyncio.sleep(0.005)
+
+
+async def stopped(tasks: list["asyncio.Future[bytes]"]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class TestLocalFiles:
@@ -277,6 +419,28 @@ class TestLocalFiles:
 
         for name in ("missing", "pipe", ""):
             assert (await refusal(f"{root.as_uri()}/{name}", root=root)).status == 400
+
+    async def test_that_lead_nowhere_are_refused(self, root: Path) -> None:
+        (root / "a").symlink_to(root / "b")
+        (root / "b").symlink_to(root / "a")
+        (root / "closed").mkdir(mode=0)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(root / "socket"))
+        (root / "huge").touch()
+        os.truncate(root / "huge", 2**40)
+        (root / "zero").symlink_to("/dev/zero")
+        names = (
+            "a", "a/b.png", "x%00.png", "%00", "closed/a.png", "socket", "huge", "zero",
+            "y" * 5000, "/".join("z" * 3000), "%ff%fe", "a b.png/c", "%",
+        )  # fmt: skip
+
+        for name in names:
+            assert (await refusal(f"{root.as_uri()}/{name}", root=root)).status == 400, name
+
+    async def test_count_towards_what_a_request_may_fetch(self, root: Path) -> None:
+        error = await refusal((root / "a b.png").as_uri(), root=root, max_request_download_bytes=3)
+
+        assert error.status == 422
 
     async def test_of_a_host_are_refused(self, root: Path) -> None:
         assert (await refusal("file://host/etc/passwd", root=root)).status == 400

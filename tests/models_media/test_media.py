@@ -50,8 +50,8 @@ class Known:
     def __init__(self, *hashes: str) -> None:
         self.hashes = set(hashes)
 
-    async def contains(self, mm_hash: str) -> bool:
-        return mm_hash in self.hashes
+    async def contains(self, mm_hash: str, *, key: str = "") -> bool:
+        return (key or mm_hash) in self.hashes
 
     async def put(self, mm_hash: str, embedding: Embedding) -> dict[str, Any]:
         raise NotImplementedError
@@ -221,13 +221,17 @@ class TestSkipping:
         assert len(item.replacement) == 4
         assert (decoded, blobs.puts, blobs.names) == ([], 0, [])
 
-    async def test_another_tenants_embedding_does_not_count(self) -> None:
+    @pytest.mark.parametrize("other", [{"tenant": "b"}, {"cache_salt": "s"}])
+    async def test_another_owners_embedding_does_not_count(self, other: dict[str, str]) -> None:
         (made,) = await load(make_pipeline(), image(RED))
         pipeline = make_pipeline(encoder_cache=Known(made.mm_hash))
 
-        (item,) = await load(pipeline, image(RED), tenant="b", skip_encoded=True)
+        (item,) = await load(pipeline, image(RED), skip_encoded=True, **other)
+        again = make_pipeline(encoder_cache=Known(item.entry))
+        (same,) = await load(again, image(RED), skip_encoded=True, **other)
 
         assert not item.encoded
+        assert same.encoded
 
 
 class TestUuids:
@@ -265,15 +269,79 @@ class TestUuids:
 
         assert "Cache miss" in error.message
 
-    async def test_the_first_picture_of_a_uuid_stays(self) -> None:
+    async def test_in_one_request_the_first_picture_of_a_uuid_stands_for_all(self) -> None:
         """As in vLLM: the caller promised that the uuid names one picture."""
+        first, second = await load(make_pipeline(), image(RED, "x"), image(BLUE, "x"))
+
+        assert first == second
+        assert len(first.replacement) == 4
+
+    @pytest.mark.parametrize("want_tensors", [True, False])
+    async def test_a_uuid_that_comes_again_stands_for_what_is_sent_now(
+        self, want_tensors: bool
+    ) -> None:
+        pipeline = make_pipeline()
+        wanted = {"want_tensors": want_tensors}
+
+        (red,) = await load(pipeline, image(RED, "x"), **wanted)
+        (blue,) = await load(pipeline, image(BLUE, "x"), **wanted)
+        (named,) = await load(pipeline, image(None, "x"), **wanted)
+
+        assert red.mm_hash == blue.mm_hash == "x"
+        assert (len(red.replacement), len(blue.replacement)) == (4, 9)
+        assert named == blue
+
+    async def test_a_uuid_alone_beside_other_bytes_means_those(self) -> None:
+        pipeline = make_pipeline()
+        await load(pipeline, image(RED, "x"))
+
+        first, second = await load(pipeline, image(None, "x"), image(BLUE, "x"))
+
+        assert first == second
+        assert len(first.replacement) == 9
+
+    async def test_a_salt_has_uuids_of_its_own(self) -> None:
+        pipeline = make_pipeline()
+        await load(pipeline, image(RED, "x"), cache_salt="a")
+
+        for salt in (None, "", "b"):
+            error = await refusal(image(None, "x"), pipeline=pipeline, cache_salt=salt)
+            assert "Cache miss" in error.message
+        (named,) = await load(pipeline, image(None, "x"), cache_salt="a")
+        assert len(named.replacement) == 4
+
+    async def test_a_uuid_cannot_take_the_place_of_another_picture(self) -> None:
+        pipeline = make_pipeline()
+        (plain,) = await load(make_pipeline(), image(RED))
+
+        (named,) = await load(pipeline, image(BLUE, plain.mm_hash))
+        (later,) = await load(pipeline, image(RED))
+
+        assert named.mm_hash == later.mm_hash == plain.mm_hash
+        assert later == plain
+        assert named.entry not in ("", later.mm_hash)
+
+    async def test_a_broken_picture_leaves_a_uuid_what_it_was(self) -> None:
+        pipeline = make_pipeline()
+        broken = data_url(png(56, 84)[:-60])
+        (red,) = await load(pipeline, image(RED, "x"))
+
+        await refusal(image(broken, "x"), pipeline=pipeline)
+        (named,) = await load(pipeline, image(None, "x"))
+
+        assert named == red
+
+    async def test_the_same_picture_is_one_whatever_it_is_called(self, decoded: list[int]) -> None:
         pipeline = make_pipeline()
 
-        first, second = await load(pipeline, image(RED, "x"), image(BLUE, "x"))
-        (later,) = await load(pipeline, image(BLUE, "x"))
+        items = [
+            (await load(pipeline, image(RED, uuid), cache_salt=salt))[0]
+            for uuid in (None, "x", "y")
+            for salt in (None, "a")
+        ]
 
-        assert first == second == later
-        assert len(first.replacement) == 4
+        assert len({item.kwargs.digest for item in items}) == 1
+        assert len(decoded) == 1
 
     async def test_a_uuid_of_a_picture_is_none_of_a_video(self) -> None:
         pipeline = make_pipeline()
@@ -408,13 +476,13 @@ class TestOrderOfRefusals:
         for parts in ((image(RED, "x"), long), (long, image(RED, "x"))):
             assert "aspect ratio" in (await refusal(*parts)).message
 
-    async def test_a_uuid_excuses_an_extreme_ratio_where_it_is_known(self) -> None:
+    async def test_a_known_uuid_excuses_no_extreme_ratio_either(self) -> None:
         pipeline = make_pipeline()
         await load(pipeline, image(RED, "x"))
 
-        (item,) = await load(pipeline, image(self.TOO_LONG.source, "x"))
+        error = await refusal(image(self.TOO_LONG.source, "x"), pipeline=pipeline)
 
-        assert len(item.replacement) == 4
+        assert "aspect ratio" in error.message
 
 
 class TestOptions:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from schemas.errors import ApiError
 from tests.models_media.pictures import noise, video
+from workers.models.capture import TimeLimit
 from workers.models.families.qwen3_vl import spread
 from workers.models.families.qwen_sizes import float32_steps
 from workers.models.images import Header, Picture
@@ -73,8 +74,8 @@ class TestFacts:
     def test_frames_hidden_by_an_edit_list_do_not_count(self) -> None:
         data = video(12)
 
-        assert read_source(data, LIMITS).total_frames == 12
-        assert read_source(remuxed(data, shift=5), LIMITS).total_frames == 7
+        assert read_source(data, LIMITS, TimeLimit(10)).total_frames == 12
+        assert read_source(remuxed(data, shift=5), LIMITS, TimeLimit(10)).total_frames == 7
 
     def test_frames_are_turned_upright(self) -> None:
         data = video(2)
@@ -213,7 +214,7 @@ class TestSampling:
 
 class TestPictureSequences:
     def pictures(self, count: int) -> list[Picture]:
-        return [Picture(noise(8, 8, seed=s), Header(8, 8, False)) for s in range(count)]
+        return [Picture(noise(8, 8, seed=s), Header(8, 8, False), "RGB") for s in range(count)]
 
     def test_only_as_many_as_asked_for_are_looked_at(self) -> None:
         assert jpeg_parts("a,b,c", {"num_frames": 2}) == ["a", "b"]
@@ -241,7 +242,7 @@ class TestPictureSequences:
             of_pictures(self.pictures(2), kwargs)
 
     def test_pictures_of_different_sizes_are_no_video(self) -> None:
-        other = Picture(noise(9, 9), Header(9, 9, False))
+        other = Picture(noise(9, 9), Header(9, 9, False), "RGB")
 
         with pytest.raises(ApiError, match="one size"):
             of_pictures([*self.pictures(1), other], {})

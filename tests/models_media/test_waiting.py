@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from workers.models.memo import Memo
-from workers.models.stored import StoredItem, namespace, object_name
+from workers.models.stored import StoredItem, namespace, uuid_name
 from workers.models.waiting import SingleFlight, in_order, until_failure
 from workers.render.media import Replacement
 
@@ -77,6 +77,30 @@ async def test_everybody_gets_the_result_of_one_flight() -> None:
     assert starts == [1]
 
 
+async def test_a_flight_ends_with_its_last_waiter() -> None:
+    flights: SingleFlight[int] = SingleFlight()
+    over = asyncio.Event()
+
+    async def call() -> int:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            over.set()
+        return 1
+
+    waiters = [asyncio.ensure_future(flights.run("k", call)) for _ in range(2)]
+    await asyncio.sleep(0)
+    waiters[0].cancel()
+    await asyncio.gather(waiters[0], return_exceptions=True)
+    assert not over.is_set()
+    waiters[1].cancel()
+    await asyncio.gather(waiters[1], return_exceptions=True)
+    async with asyncio.timeout(5):
+        await over.wait()
+
+    assert await flights.run("k", lambda: _value(5)) == 5
+
+
 def test_a_memo_forgets_what_was_used_least_recently() -> None:
     memo: Memo[int] = Memo(2)
     memo.put("a", 1)
@@ -88,7 +112,7 @@ def test_a_memo_forgets_what_was_used_least_recently() -> None:
 
 
 def test_a_stored_item_comes_back_as_it_was() -> None:
-    item = StoredItem("image", None, b"m", Replacement(((7, 2), (8, 1))), [(0, 2)])
+    item = StoredItem("image", "c0ffee", None, b"m", Replacement(((7, 2), (8, 1))), [(0, 2)])
 
     assert StoredItem.decode(item.encode()) == item
 
@@ -107,9 +131,11 @@ def test_tenants_and_settings_have_names_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("uuid", ["../../x", "a/b", "", "=abc", "ü", "x" * 500, "a b"])
-def test_any_uuid_has_a_plain_object_name(uuid: str) -> None:
-    name = object_name("ns", uuid)
+@pytest.mark.parametrize("salt", [None, "", "salt"])
+def test_any_uuid_has_a_plain_object_name(uuid: str, salt: str | None) -> None:
+    name = uuid_name("ns", "image", uuid, salt)
 
-    assert name.count("/") == 2
+    assert name.count("/") == 3
     assert ".." not in name
-    assert name != object_name("ns", uuid + "1")
+    assert name != uuid_name("ns", "image", uuid + "1", salt)
+    assert name != uuid_name("ns", "image", uuid, "other")

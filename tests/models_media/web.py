@@ -23,6 +23,7 @@ class Site:
     """Statuses to answer with, one per request, before the file is given."""
     slow: set[str] = field(default_factory=set)
     endless: set[str] = field(default_factory=set)
+    dripping: set[str] = field(default_factory=set)
 
     def url(self, path: str, host: str = "127.0.0.1") -> str:
         return f"http://{host}:{self.port}{path}"
@@ -38,17 +39,22 @@ class Site:
             return web.Response(status=self.failures[path].pop(0), text="no")
         if path in self.endless:
             return await _stream_for_ever(request)
+        if path in self.dripping:
+            return await _stream_for_ever(request, b"x", pause_s=0.02)
         if path not in self.files:
             return web.Response(status=404)
         return web.Response(body=self.files[path])
 
 
-async def _stream_for_ever(request: web.Request) -> web.StreamResponse:
+async def _stream_for_ever(
+    request: web.Request, piece: bytes = b"x" * 65536, pause_s: float = 0
+) -> web.StreamResponse:
     response = web.StreamResponse()
     await response.prepare(request)
     try:
         while True:
-            await response.write(b"x" * 65536)
+            await response.write(piece)
+            await asyncio.sleep(pause_s)
     except ConnectionError:
         return response
 

@@ -17,7 +17,7 @@ class Slow:
     def __init__(self, topics: Topics) -> None:
         self.topics = topics
 
-    async def handle(self, record: Record) -> Sequence[Outgoing]:
+    async def handle(self, record: Record, emit: object) -> Sequence[Outgoing]:
         print((record.value or b"").decode(), flush=True)
         await asyncio.sleep(0.05 if int(record.value or b"0") % 2 else 3600)
         return [Outgoing(self.topics.responses, record.key, record.value)]

@@ -5,9 +5,11 @@ from collections import defaultdict
 
 import pytest
 
-from runtime.bus import Bus, Outgoing, Record, TopicPartition
+from runtime.bus import Bus, Outgoing, Record, TopicInfo, TopicPartition
+from runtime.bus.limits import OVERHEAD_BYTES
+from runtime.bus.partitioning import partition_for
 from runtime.errors import BusError, OwnershipLost
-from schemas.topics import MAX_REQUEST_RECORD_BYTES, Topics
+from schemas.topics import MAX_RECORD_BYTES, MAX_REQUEST_RECORD_BYTES, Topics
 from tests.runtime.builders import Listener, send_all, take, until
 
 KEYS = [f"key-{n}".encode() for n in range(20)]
@@ -292,3 +294,76 @@ async def test_creating_topics_twice_creates_the_missing_ones(bus: Bus, topic_pr
     assert await bus.create_topics([old, new], num_partitions=5) == [new]
 
     assert [await bus.num_partitions(topic) for topic in (old, new)] == [3, 5]
+
+
+async def test_a_topic_is_described_and_never_created_by_asking(bus: Bus, topics: Topics):
+    asked = [topics.requests, topics.replies, topics.prefix + "nobody's", topics.prefix + "missing"]
+    asked += [".", "..", "", "a/b", "ü", "\ud800", "x" * 250]
+
+    for _ in range(2):
+        infos = [await bus.topic_info(topic) for topic in asked]
+        assert infos[0] == TopicInfo(4, MAX_REQUEST_RECORD_BYTES + OVERHEAD_BYTES, False)
+        assert infos[1] == TopicInfo(4, MAX_RECORD_BYTES + OVERHEAD_BYTES, False)
+        assert infos[2:] == [None] * (len(asked) - 2)
+
+
+async def test_a_created_topic_is_known_at_once(bus: Bus, topics: Topics):
+    name = topics.prefix + "x.later"
+    assert await bus.topic_info(name) is None
+
+    await bus.create_topics([name], num_partitions=3)
+
+    info = await bus.topic_info(name)
+    assert info is not None
+    assert (info.num_partitions, info.is_internal) == (3, False)
+
+
+@pytest.mark.parametrize("partition", [-7, -1, 4, 1_000_000])
+async def test_a_partition_that_is_not_there_is_refused_and_harms_nobody(
+    bus: Bus, topics: Topics, partition: int
+):
+    async def misplaced() -> None:
+        with pytest.raises(BusError) as caught:
+            await bus.send(Outgoing(topics.replies, b"k", b"v", partition=partition))
+        assert not caught.value.retriable
+
+    fine = [bus.send(Outgoing(topics.replies, KEYS[n], b"v", partition=n % 4)) for n in range(8)]
+    *placed, _ = await asyncio.gather(*fine, misplaced())
+
+    assert sorted(placed) == sorted((n % 4, n // 4) for n in range(8))
+
+
+@pytest.mark.parametrize("topic", ["missing", ".", "..", "x" * 249, "x" * 250, "a b", "\ud800"])
+async def test_a_topic_that_is_not_there_is_refused_at_once(bus: Bus, topics: Topics, topic: str):
+    async with asyncio.timeout(5):
+        with pytest.raises(BusError) as caught:
+            await bus.send(Outgoing(topic, b"k", b"v"))
+
+    assert not caught.value.retriable
+    assert await bus.topic_info(topic) is None
+
+
+async def test_a_position_is_beyond_what_poll_has_given_out(bus: Bus, topics: Topics):
+    source = TopicPartition(topics.replies, 2)
+    for _ in range(3):
+        await bus.send(Outgoing(topics.replies, b"k", b"v", partition=2))
+    reader = bus.reader(source, start=1)
+    await reader.start()
+    assert reader.position(source) == 1
+
+    await take(reader, 1)
+    assert reader.position(source) == 2
+    await take(reader, 1)
+    assert reader.position(source) == 3
+
+    assert reader.position(TopicPartition(topics.replies, 3)) is None
+    await reader.stop()
+    assert reader.position(source) is None
+
+
+async def test_a_key_may_be_as_large_as_a_record(bus: Bus, topics: Topics):
+    key = b"k" * MAX_RECORD_BYTES
+    placed = [await bus.send(Outgoing(topics.replies, key, b"")) for _ in range(2)]
+
+    assert [offset for _, offset in placed] == [0, 1]
+    assert placed[0][0] == placed[1][0] == partition_for(key, 4)

@@ -231,14 +231,77 @@ def test_a_header_of_any_json_is_a_layout_or_a_store_error(value):
 @given(st.integers(1, 50), st.integers(1, 50), st.sampled_from(["float32", "bfloat16", "float16"]))
 def test_layout_reads_what_head_writes(rows: int, width: int, dtype: str):
     data = bytes(rows * width * (4 if dtype == "float32" else 2))
-    head = head_of(Embedding(dtype, (rows, width), data), "c0ffee")
+    head = head_of(Embedding(dtype, (rows, width), data), {"checksum": "c0ffee"})
 
     layout = layout_of(head[8:], len(data))
 
     assert header_length(head[:8]) == len(head) - 8
     assert len(head) % 8 == 0
-    assert layout == Layout(dtype, (rows, width), len(data), "c0ffee")
+    names = {"checksum": "c0ffee"}
+    assert layout == Layout(dtype, (rows, width), len(data), "c0ffee", names)
 
 
 def entry_file(root: Path, mm_hash: str = "abc") -> Path:
     return root / mm_hash / "encoder_cache.safetensors"
+
+
+@pytest.fixture(params=[False, True], ids=["by key", "flat"])
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> DirectoryCache:
+    """Either layout, several owners in it."""
+    return DirectoryCache(tmp_path, is_flat=request.param)
+
+
+OTHER = Embedding("float32", (2, 3), bytes(24))
+
+
+async def test_an_entry_is_found_by_its_own_key_only(shared: DirectoryCache):
+    await shared.put("abc", OTHER, key="=theirs")
+
+    assert await get(shared, "abc", key="=theirs") == OTHER
+    for key in ("", "=mine"):
+        assert await get(shared, "abc", key=key) is None
+        assert not await shared.contains("abc", key=key)
+
+
+async def test_what_another_put_under_the_hash_does_not_stay_in_the_way(shared: DirectoryCache):
+    await shared.put("abc", OTHER, key="=theirs", alias="=alias")
+
+    await shared.put("abc", ENTRY)
+
+    assert await get(shared, "abc") == ENTRY
+    assert await shared.contains("abc")
+
+
+async def test_an_alias_is_what_was_put_under_it_last(shared: DirectoryCache):
+    await shared.put("abc", OTHER, key="=one", alias="=alias")
+    await shared.put("abc", ENTRY, key="=two", alias="=alias")
+    await shared.put("abc", ENTRY, key="=two", alias="=alias")
+
+    assert await get(shared, "abc", key="abc", alias="=alias") == ENTRY
+    assert await get(shared, "abc", key="abc", alias="=anothers") is None
+    assert await get(shared, "abc", key="abc") is None
+
+
+async def test_what_vllm_wrote_belongs_to_its_hash(tmp_path: Path):
+    """Its writer notes nothing beside the tensor."""
+    await DirectoryCache(tmp_path).put("abc", ENTRY)
+    flat = DirectoryCache(tmp_path, is_flat=True)
+
+    assert await get(flat, "abc") == ENTRY
+    assert await get(flat, "abc", key="=a-tenants", alias="=alias") == ENTRY
+    assert await get(flat, "abc", key="=callers-tensors") is None
+
+
+async def test_an_odd_checksum_of_a_caller_is_a_wrong_one(shared: DirectoryCache):
+    await shared.put("abc", ENTRY)
+
+    for checksum in ([], {}, 5, "x", [["x"]]):
+        assert await get(shared, "abc", checksum=checksum) is None
+
+
+@pytest.mark.parametrize("notes", [{"checksum": 5}, {"checksum": {}}, {"key": []}, [], "x", None])
+def test_notes_that_are_no_strings_are_no_notes(notes: object):
+    entry = {"dtype": "F32", "shape": [1, 1], "data_offsets": [0, 4]}
+
+    with pytest.raises(StoreError):
+        layout_of(json.dumps({"__metadata__": notes, "ec_cache": entry}).encode(), 4)

@@ -8,6 +8,7 @@ import pytest
 
 from runtime.errors import SettingsError
 from runtime.health import HealthServer, Readiness
+from runtime.kafka_local import free_port
 from runtime.settings import HealthSettings
 from runtime.telemetry import Telemetry
 
@@ -129,3 +130,39 @@ async def test_a_taken_port_is_one_readable_line(server, readiness):
     with pytest.raises(SettingsError, match=f"--health-port {server.port}"):
         await second.start()
     await second.stop()
+
+
+async def test_a_default_port_that_is_taken_is_left_to_who_has_it(server, readiness, caplog):
+    caplog.set_level("INFO")
+    second = HealthServer(
+        HealthSettings(), readiness=readiness, telemetry=Telemetry(), default_port=server.port
+    )
+    await second.start()
+
+    try:
+        assert second.port != server.port
+        assert (await ask(second, get("/health")))[0] == 200
+        assert caplog.records[-1].url == f"http://127.0.0.1:{second.port}"
+        assert caplog.records[-1].instead_of == server.port
+    finally:
+        await second.stop()
+
+
+async def test_a_default_port_that_is_free_is_taken(readiness):
+    port = free_port()
+    made = HealthServer(
+        HealthSettings(), readiness=readiness, telemetry=Telemetry(), default_port=port
+    )
+    await made.start()
+    try:
+        assert made.port == port
+    finally:
+        await made.stop()
+
+
+async def test_an_address_that_is_not_ours_is_one_readable_line(readiness):
+    made = HealthServer(
+        HealthSettings(health_host="192.0.2.1"), readiness=readiness, telemetry=Telemetry()
+    )
+    with pytest.raises(SettingsError, match=r"192\.0\.2\.1"):
+        await made.start()

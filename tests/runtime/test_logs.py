@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import time
+import warnings
 
 import pytest
 
@@ -18,7 +19,9 @@ def stream():
     """A configured root logger, put back as it was."""
     root = logging.getLogger()
     before = root.level, root.handlers[:]
+    logging.captureWarnings(False)
     yield io.StringIO()
+    logging.captureWarnings(False)
     root.setLevel(before[0])
     root.handlers[:] = before[1]
 
@@ -57,6 +60,56 @@ def test_anything_can_be_a_field(stream):
     logging.getLogger("x").info("e", extra={"value": object(), "blob": b"\xff", "map": {1: None}})
 
     assert json.loads(stream.getvalue())["map"] == {"1": None}
+
+
+@pytest.mark.parametrize("value", ["\ud800", 2**70, {"a": "\udfff"}, {1: 2**64}])
+def test_what_is_no_json_is_told_all_the_same(value, stream):
+    logs.configure("info", "json", stream=stream)
+    logging.getLogger("x").info("e", extra={"value": value})
+
+    (line,) = stream.getvalue().splitlines()
+    assert json.loads(line)["event"] == "e"
+
+
+def test_no_line_has_codes_for_terminals(stream):
+    logs.configure("info", "json", stream=stream)
+    logging.getLogger("uvicorn").info(
+        "Started process [%d]", 7, extra={"color_message": "Started process [\x1b[36m%d\x1b[0m]"}
+    )
+    logging.getLogger("x").info(
+        "\x1b[1mbold\x1b[0m", extra={"deep": ["\x1b[31mred", {"a": "\x1b[K"}]}
+    )
+
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert first["event"] == "Started process [7]"
+    assert "color_message" not in first
+    assert (second["event"], second["deep"]) == ("bold", ["red", {"a": ""}])
+
+
+def test_on_a_terminal_nobody_outside_writes_lines_of_their_own(stream):
+    logs.configure("info", "console", stream=stream)
+    logging.getLogger("x").info("asked", extra={"path": "/a\n12:00:00 info forged\x1b[2J\x07"})
+
+    (line,) = stream.getvalue().splitlines()
+    assert line.endswith(r"asked path=/a\n12:00:00 info forged\x07")
+
+
+@pytest.mark.parametrize(("is_terminal", "is_json"), [(True, False), (False, True)])
+def test_auto_is_the_console_form_on_a_terminal_only(is_terminal, is_json, stream):
+    stream.isatty = lambda: is_terminal
+    logs.configure("info", "auto", stream=stream)
+    logging.getLogger("x").info("e")
+
+    assert stream.getvalue().startswith("{") is is_json
+
+
+def test_warnings_of_libraries_are_lines_too(stream):
+    logs.configure("info", "json", stream=stream)
+    warnings.showwarning("old", DeprecationWarning, "library.py", 1)
+
+    (line,) = stream.getvalue().splitlines()
+    assert json.loads(line)["logger"] == "py.warnings"
+    assert "DeprecationWarning: old" in json.loads(line)["event"]
 
 
 def test_the_console_form_is_for_people(stream):

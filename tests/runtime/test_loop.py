@@ -10,6 +10,7 @@ from runtime.flow import Limits
 from runtime.loop import ConsumeLoop
 from runtime.retry import RetryPolicy
 from schemas.errors import Busy, DecodeError, Transient
+from schemas.records.control import Abort
 from schemas.topics import Topics
 from tests.runtime.builders import PATIENCE_S, send_all, take, until
 
@@ -29,7 +30,7 @@ class Echo:
         self.gates: dict[int, asyncio.Event] = defaultdict(asyncio.Event)
         """By value of the record: for `wait`."""
 
-    async def handle(self, record: Record) -> Sequence[Outgoing]:
+    async def handle(self, record: Record, emit: object) -> Sequence[Outgoing]:
         self.started.append(record)
         if self.work:
             await self.work(record)
@@ -302,7 +303,7 @@ async def test_at_the_bound_of_records_no_more_are_started(bus: Bus, topics: Top
 async def test_at_the_bound_of_bytes_no_more_are_taken(bus: Bus, topics: Topics):
     handler, crowd = Echo(topics), Crowd()
 
-    async def handle(record: Record) -> Sequence[Outgoing]:
+    async def handle(record: Record, emit: object) -> Sequence[Outgoing]:
         handler.started.append(record)
         await crowd.work(record)
         return []
@@ -445,3 +446,52 @@ async def until_answered(bus: Bus, topics: Topics, total: int) -> None:
         while len(seen) < total:
             seen |= {number(r) for r in await consumer.poll(max_records=500, timeout_s=0.5)}
     await consumer.stop()
+
+
+LEFT = Abort(id="left", deadline_ms=2**53)
+
+
+async def test_an_aborted_record_ends_at_once_and_counts_as_done(bus: Bus, topics: Topics):
+    await send_all(bus, topics.requests, [b"left", b"kept"])
+    handler = Echo(topics)
+    handler.work = handler.wait
+    async with running(bus, topics, handler) as loop:
+        await until(lambda: len(handler.started) == 2)
+        loop.aborts.add(LEFT)
+        await until(lambda: loop.in_flight == 1)
+        handler.gates[1].set()
+        answers = await written(bus, topics.responses, 1)
+
+    assert [answer.key for answer in answers] == [b"kept"]
+    assert handler.given_up == []
+    assert await redelivered(bus, topics, 0) == []
+
+
+async def test_an_aborted_record_that_waits_for_its_next_try_is_not_begun_again(
+    bus: Bus, topics: Topics
+):
+    async def away(record: Record) -> None:
+        raise Transient("away")
+
+    await send_all(bus, topics.requests, [b"left"])
+    handler = Echo(topics, away)
+    patient = RetryPolicy(max_attempts=3, first_delay_s=60, max_delay_s=60)
+    async with running(bus, topics, handler, retry=patient) as loop:
+        await until(lambda: len(handler.started) == 1 and loop.in_flight == 0)
+        loop.aborts.add(LEFT)
+        await until(lambda: loop.in_flight == 0)
+
+    assert len(handler.started) == 1
+    assert await redelivered(bus, topics, 0) == []
+
+
+async def test_records_that_come_after_their_abort_are_not_begun(bus: Bus, topics: Topics):
+    handler = Echo(topics)
+    async with running(bus, topics, handler) as loop:
+        loop.aborts.add(LEFT)
+        await send_all(bus, topics.requests, [b"left", b"kept"])
+        await written(bus, topics.responses, 1)
+        await until(lambda: loop.in_flight == 0)
+
+    assert [record.key for record in handler.started] == [b"kept"]
+    assert await redelivered(bus, topics, 0) == []

@@ -6,14 +6,18 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from runtime.backlog import Work
 from runtime.bus import Bus, Outgoing, Record, TopicPartition
 from runtime.bus.memory import READ, MemoryBus
-from runtime.errors import BusError, OwnershipLost, StoreError
+from runtime.errors import BusError, OwnershipLost, StoreError, Undeliverable
+from runtime.execution import Done
 from runtime.flow import Limits
 from runtime.logs import JsonFormatter
 from runtime.loop import ConsumeLoop
+from runtime.offsets import OffsetTracker
+from runtime.reporting import report
 from runtime.telemetry import Telemetry
-from schemas.errors import Transient
+from schemas.errors import DecodeError, Transient
 from schemas.topics import MAX_REQUEST_RECORD_BYTES, Topics
 from tests.runtime.builders import send_all, until
 from tests.runtime.test_loop import Echo, redelivered, running, written
@@ -81,7 +85,7 @@ async def test_a_send_that_fails_is_repeated_without_doing_the_work_again(bus, t
 async def test_an_output_that_the_bus_refuses_is_given_up(bus, topics):
     handler = Echo(topics)
 
-    async def handle(record: Record) -> Sequence[Outgoing]:
+    async def handle(record: Record, emit: object) -> Sequence[Outgoing]:
         return [Outgoing(topics.responses, b"k", bytes(MAX_REQUEST_RECORD_BYTES))]
 
     handler.handle = handle
@@ -89,7 +93,7 @@ async def test_an_output_that_the_bus_refuses_is_given_up(bus, topics):
     async with running(bus, topics, handler):
         await written(bus, topics.dead_letter, 1)
 
-    assert [type(error) for _, error, _ in handler.given_up] == [BusError]
+    assert [type(error) for _, error, _ in handler.given_up] == [Undeliverable]
 
 
 async def test_a_store_that_is_away_is_a_reason_to_try_again(bus, topics):
@@ -284,3 +288,66 @@ def test_a_loop_that_never_started_can_be_stopped(topics):
         await loop.stop()
 
     asyncio.run(stop())
+
+
+class Unreadable(FaultyConsumer):
+    """Every record of it turns out to be broken, as on a damaged disk."""
+
+    async def poll(self, **options) -> list[Record]:
+        return [
+            Record(r.topic, r.partition, r.offset, None, None, unreadable=f"offset {r.offset}: why")
+            for r in await self._consumer.poll(**options)
+        ]
+
+
+async def test_what_cannot_be_read_is_set_aside_and_counted(bus, topics):
+    class Strict(Echo):
+        async def give_up(self, record, error, attempts):
+            self.given_up.append((record.offset, error, attempts))
+            return [Outgoing(topics.dead_letter, None, str(error).encode())]
+
+    real = bus._bus
+    bus.consumer = lambda names, **options: Unreadable(bus, real.consumer(names, **options))
+    handler, telemetry = Strict(topics), Telemetry()
+    await send_all(bus, topics.requests, [b"a", b"a"])
+    async with running(bus, topics, handler, telemetry=telemetry.role("echo")):
+        letters = await written(real, topics.dead_letter, 2)
+
+    assert handler.started == []
+    assert sorted(letter.value for letter in letters) == [b"offset 0: why", b"offset 1: why"]
+    assert {type(error) for _, error, _ in handler.given_up} == {DecodeError}
+    assert "tokenfleet_records_unreadable_total{" in telemetry.render().decode()
+    assert await redelivered(real, topics, 0) == []
+
+
+async def test_a_key_of_any_length_and_a_time_of_any_size_are_reported_short(bus, topics):
+    lines: list[logging.LogRecord] = []
+    logger = logging.getLogger("runtime.reporting")
+    watcher = logging.Handler()
+    watcher.emit = lambda line: lines.append(JsonFormatter().format(line))
+    logger.addHandler(watcher)
+    logger.setLevel(logging.INFO)
+    telemetry = Telemetry()
+    try:
+        await bus.send(Outgoing(topics.requests, b"k" * 100_000, b"1"))
+        async with running(bus, topics, Echo(topics), telemetry=telemetry.role("echo")):
+            await until(lambda: len(lines) == 1)
+    finally:
+        logger.removeHandler(watcher)
+        logger.setLevel(logging.NOTSET)
+
+    assert "k" * 64 in lines[0]
+    assert len(lines[0]) < 1_000
+
+
+@pytest.mark.parametrize("timestamp_ms", [-(2**63), -1, 0, 2**63 - 1])
+def test_a_time_of_any_size_is_a_wait_within_bounds(timestamp_ms: int):
+    telemetry = Telemetry()
+    record = Record("t", 0, 0, None, None, timestamp_ms=timestamp_ms)
+    work = Work(record, OffsetTracker(), taken_ms=1_700_000_000_000, attempts=1)
+
+    report(telemetry.role("echo"), work, Done("done", 0), 0.1)
+
+    labels = {"role": "echo"}
+    waited_s = telemetry.registry.get_sample_value("tokenfleet_record_queue_seconds_sum", labels)
+    assert 0 <= waited_s <= 24 * 3600

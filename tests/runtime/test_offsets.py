@@ -77,6 +77,38 @@ def test_distance_is_what_a_crash_would_repeat():
     assert OffsetTracker().distance == 0
 
 
+def test_what_is_read_past_without_a_record_is_due():
+    tracker = taken(5)
+    tracker.advance(9)
+    assert tracker.due() is None
+
+    tracker.finish(5)
+    assert tracker.due() == 9
+    assert tracker.take(9)
+    assert tracker.due() == 9
+
+
+def test_a_partition_without_any_record_is_committed_to_its_end():
+    tracker = OffsetTracker()
+    tracker.advance(7)
+    assert (tracker.due(), tracker.distance) == (7, 0)
+
+    tracker.commit(7)
+    assert tracker.due() is None
+    assert tracker.take(7)
+    assert tracker.distance == 1
+
+
+def test_reading_that_begins_anew_takes_nothing_back():
+    tracker = taken(5, 6, 7)
+    tracker.restart()
+    tracker.advance(5)
+    tracker.finish(5)
+
+    assert tracker.due() == 6
+    assert [tracker.take(offset) for offset in (6, 7, 8)] == [False, False, True]
+
+
 @given(st.sets(st.integers(0, 60), min_size=1), st.randoms(), st.integers(0, 5))
 def test_in_any_order_of_finishing_everything_below_due_is_finished(offsets, random, every):
     ordered = sorted(offsets)

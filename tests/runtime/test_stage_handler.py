@@ -1,13 +1,16 @@
 """One record through a stage: on to the next stop, answered, healed or set aside."""
 
+import logging
+
 import msgpack
 import orjson
 import pytest
 
+from runtime import logs
 from runtime.bus import Record
 from runtime.delivery import Delivery
 from runtime.stage import Job
-from runtime.stage_handler import StageHandler
+from runtime.stage_handler import StageHandler, decode_record
 from runtime.storage.memory_blobs import MemoryBlobs
 from schemas.envelope import Base64Of, BlobRef, Caller, Envelope, Outcome, ReplyTo, now_ms
 from schemas.errors import ApiError, DecodeError, EmbeddingMissing
@@ -204,3 +207,32 @@ async def test_an_answer_too_large_for_a_record_is_a_failure_with_a_code():
     assert answer["error"]["code"] == "response_too_large"
     assert answer["response"]["status_code"] == 413
     assert len(out.value) < 1_000
+
+
+@pytest.mark.parametrize("value", [None, b"", b"\xc1", b"\x81\x91\x01\x02", b"\x91" * 2000, b"{}"])
+def test_whatever_is_no_envelope_is_a_decode_error(value):
+    with pytest.raises(DecodeError):
+        decode_record(Record("t", 0, 0, b"k", value))
+
+
+@pytest.mark.parametrize(
+    ("caller", "told"),
+    [
+        (Caller(), None),
+        (Caller(request_id="theirs"), "theirs"),
+        (Caller(custom_id="line-7"), "line-7"),
+        (Caller(request_id="x" * 1000), "x" * 128),
+    ],
+)
+async def test_what_is_logged_at_a_stage_has_the_callers_id_beside_ours(caller, told):
+    seen = {}
+
+    async def run(job):
+        line = logs.JsonFormatter().format(logging.makeLogRecord({"msg": "e"}))
+        seen.update(orjson.loads(line))
+
+    await StageHandler(FakeStage(run), Delivery(MemoryBlobs(), TOPICS)).handle(
+        record(caller=caller)
+    )
+
+    assert (seen["request_id"], seen.get("caller_request_id")) == ("r1", told)

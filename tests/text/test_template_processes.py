@@ -64,7 +64,7 @@ def test_a_template_that_grows_is_stopped(templates: RequestTemplates, name: str
         templates.get(LARGE[name]).render(HI, {})
 
 
-@pytest.mark.parametrize("name", set(NESTED) - {"nothing", "a lone surrogate"})
+@pytest.mark.parametrize("name", [n for n in NESTED if n not in ("nothing", "a lone surrogate")])
 def test_a_template_that_cannot_be_read_is_refused(templates: RequestTemplates, name: str) -> None:
     with pytest.raises(ApiError) as caught:
         templates.get(NESTED[name]).render(HI, {})

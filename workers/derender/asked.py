@@ -3,10 +3,14 @@
 A caller of the derender endpoints may leave the request out; then everything is shown.
 """
 
+from collections.abc import Sequence
+
 from schemas.chat import ChatCompletionRequest
 from schemas.completion import CompletionRequest
+from schemas.generate import GenerateStreamChoice
 from workers.derender.logprobs import LogprobStyle, chat_limit, completion_limit
 from workers.derender.model import TextModel
+from workers.derender.outputs import Ending, StopReason, stop_rules, without_stop_token
 from workers.text.detokenizer import WindowDecoder
 
 
@@ -38,3 +42,13 @@ def completion_style(request: CompletionRequest | None) -> LogprobStyle:
     if request is None:
         return LogprobStyle()
     return LogprobStyle(completion_limit(request.logprobs, is_all=bool(request.logprob_token_ids)))
+
+
+def stop_ending(
+    choice: GenerateStreamChoice,
+    request: ChatCompletionRequest | CompletionRequest | None,
+    model: TextModel,
+) -> tuple[Sequence[int], StopReason]:
+    """A chunk's ids without one that ended generation, and why it ended."""
+    ending = Ending(choice.token_ids or [], choice.finish_reason, choice.stop_reason)
+    return without_stop_token(ending, stop_rules(request), model.eos)

@@ -16,7 +16,7 @@ from schemas.derender import (
     StreamState,
 )
 from schemas.generate import GenerateChunk, GenerateStreamChoice
-from schemas.refusals import bad_request, not_implemented
+from schemas.refusals import bad_request
 from schemas.responses import (
     ChatChunkChoice,
     ChatCompletionChunk,
@@ -25,7 +25,13 @@ from schemas.responses import (
     CompletionChunkChoice,
 )
 from schemas.usage import Usage
-from workers.derender.asked import chat_style, completion_style, wants_ids, window_decoder
+from workers.derender.asked import (
+    chat_style,
+    completion_style,
+    stop_ending,
+    wants_ids,
+    window_decoder,
+)
 from workers.derender.logprobs import (
     chat_logprobs,
     completion_logprobs,
@@ -33,7 +39,8 @@ from workers.derender.logprobs import (
     end_offset,
 )
 from workers.derender.model import TextModel
-from workers.derender.outputs import Ending, StopReason, stop_rules, without_stop_token
+from workers.derender.outputs import StopReason
+from workers.derender.parsed_chunks import KeptStreams, parsed_choice
 from workers.text.detokenizer import Window
 
 AnyRequest = ChatCompletionRequest | CompletionRequest | None
@@ -49,31 +56,19 @@ class Decoded:
 
 
 def derender_chat_chunk(
-    request: DerenderChatStreamRequest, model: TextModel
+    request: DerenderChatStreamRequest, model: TextModel, kept: KeptStreams
 ) -> DerenderChatStreamResponse:
-    if model.parsers.is_any:
-        raise not_implemented("Streaming with output parsers is not supported yet.")
+    """`kept`: parsers that have read what came before."""
     chunk, chat = request.generate_chunk, request.chat_request
-    state = _state(request, model)
+    is_parsed = model.parsers.is_any
+    state = request.stream_state or StreamState() if is_parsed else _state(request, model)
     choices = []
     for choice in _one_choice(chunk, "derender_chat_stream"):
-        before = state.logprob_context_token_ids
-        decoded = _decode(choice, state, chat, model)
-        given = choice.logprobs
-        delta = ChatDelta(
-            role=None if state.role_sent else "assistant", content=decoded.text or None
-        )
-        state = decoded.state.model_copy(update={"role_sent": True})
-        choices.append(
-            ChatChunkChoice(
-                index=choice.index,
-                delta=delta,
-                logprobs=given and chat_logprobs(given, model.strings, chat_style(chat), before),
-                finish_reason=choice.finish_reason,
-                stop_reason=decoded.stop_reason,
-                token_ids=choice.token_ids if wants_ids(chat) else None,
-            )
-        )
+        if is_parsed:
+            answered, state = parsed_choice(request, choice, state, model, kept)
+        else:
+            answered, state = _plain_choice(choice, state, chat, model)
+        choices.append(answered)
     answer = ChatCompletionChunk(
         id=chunk.request_id,
         model=request.model or model.limits.served_name,
@@ -83,6 +78,27 @@ def derender_chat_chunk(
         metrics=chunk.metrics,
     )
     return DerenderChatStreamResponse(chunk=answer, stream_state=state)
+
+
+def _plain_choice(
+    choice: GenerateStreamChoice,
+    state: StreamState,
+    chat: ChatCompletionRequest | None,
+    model: TextModel,
+) -> tuple[ChatChunkChoice, StreamState]:
+    decoded = _decode(choice, state, chat, model)
+    before, given = state.logprob_context_token_ids, choice.logprobs
+    answered = ChatChunkChoice(
+        index=choice.index,
+        delta=ChatDelta(
+            role=None if state.role_sent else "assistant", content=decoded.text or None
+        ),
+        logprobs=given and chat_logprobs(given, model.strings, chat_style(chat), before),
+        finish_reason=choice.finish_reason,
+        stop_reason=decoded.stop_reason,
+        token_ids=choice.token_ids if wants_ids(chat) else None,
+    )
+    return answered, decoded.state.model_copy(update={"role_sent": True})
 
 
 def derender_completion_chunk(
@@ -135,8 +151,7 @@ def _decode(
     choice: GenerateStreamChoice, state: StreamState, request: AnyRequest, model: TextModel
 ) -> Decoded:
     ids = choice.token_ids or []
-    ending = Ending(ids, choice.finish_reason, choice.stop_reason)
-    kept, reason = without_stop_token(ending, stop_rules(request), model.eos)
+    kept, reason = stop_ending(choice, request, model)
     window = Window(tuple(state.prev_tokens), state.prefix_offset, state.read_offset)
     text, window = window_decoder(model, request).feed(window, kept)
     after = context_after(state.logprob_context_token_ids, ids)

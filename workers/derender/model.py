@@ -2,17 +2,20 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
 from runtime.model_dir import ModelDirectory
 from runtime.settings import ModelSettings
 from schemas.limits import ModelLimits
+from workers.text.parsers.message import MessageParsers
 from workers.text.token_strings import TokenStrings
 from workers.text.tokenizer import Tokenizer
+
+StopScope = Literal["content", "all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,28 +29,19 @@ class EosIds:
 
 
 @dataclass(frozen=True, slots=True)
-class Parsers:
-    """Output parsers the deployment is set up with."""
-
-    reasoning: str | None = None
-    tools: str | None = None
-    """None as well where `--enable-auto-tool-choice` is missing."""
-
-    @property
-    def is_any(self) -> bool:
-        return self.reasoning is not None or self.tools is not None
-
-
-@dataclass(frozen=True, slots=True)
 class TextModel:
     tokenizer: Tokenizer
     strings: TokenStrings
     eos: EosIds
-    parsers: Parsers
+    parsers: MessageParsers
     limits: ModelLimits
     fingerprint: str
     """`system_fingerprint` of coupled answers: changes with the version and the model's files."""
     response_role: str = "assistant"
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Template variables where requests say nothing."""
+    stop_scope: StopScope = "content"
+    """Where stop strings count in chats whose output is parsed."""
 
 
 def open_text_model(
@@ -56,8 +50,10 @@ def open_text_model(
     limits: ModelLimits,
     response_role: str,
     tokenizer: Tokenizer | None = None,
+    template_kwargs: Mapping[str, Any] | None = None,
+    stop_scope: StopScope = "content",
 ) -> TextModel:
-    """Raise SettingsError where the directory holds no usable tokenizer.
+    """Raise SettingsError where the directory holds no usable tokenizer, or none for the parsers.
 
     `tokenizer` is the directory's, where it is loaded already: it takes long and much memory.
     """
@@ -66,13 +62,16 @@ def open_text_model(
         tokenizer=tokenizer,
         strings=TokenStrings(tokenizer),
         eos=_eos_ids(tokenizer.eos_id, directory.generation_config.get("eos_token_id")),
-        parsers=Parsers(
+        parsers=MessageParsers(
             settings.reasoning_parser,
             settings.tool_call_parser if settings.enable_auto_tool_choice else None,
+            tokenizer,
         ),
         limits=limits,
         fingerprint=_fingerprint(directory.config, directory.tokenizer_config),
         response_role=response_role,
+        template_kwargs=template_kwargs or {},
+        stop_scope=stop_scope,
     )
 
 

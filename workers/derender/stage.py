@@ -23,9 +23,11 @@ from schemas.derender import (
     DerenderCompletionStreamRequest,
 )
 from schemas.derender_checks import check_derender
-from schemas.envelope import GENERATED, PROMPTS, REQUEST
+from schemas.envelope import GENERATED, PROMPTS, REQUEST, Envelope, ReplyTo
 from schemas.errors import DecodeError
 from schemas.limits import ModelLimits, check_model
+from schemas.records.derender import TokensRecord
+from schemas.records.reply import StreamPiece
 from schemas.refusals import bad_request
 from schemas.routes import Kind, Stop
 from schemas.tokenize import DetokenizeRequest, DetokenizeResponse
@@ -33,7 +35,9 @@ from schemas.validation import parse_body
 from workers.derender.answers import NOT_COUPLED, answer_bytes
 from workers.derender.chunks import derender_chat_chunk, derender_completion_chunk
 from workers.derender.coupled import chat_answer, completion_answer, read_generations
-from workers.derender.model import TextModel, open_text_model
+from workers.derender.model import StopScope, TextModel, open_text_model
+from workers.derender.parsed_chunks import KeptStreams
+from workers.derender.streaming import RequestStream, Streams, all_tokens
 from workers.derender.whole import derender_chat, derender_completion
 from workers.text.tokenizer import Tokenizer
 
@@ -56,14 +60,24 @@ class DerenderStage:
         *,
         response_role: str = "assistant",
         tokenizer: Tokenizer | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        stop_scope: StopScope = "content",
     ) -> None:
-        """`tokenizer` is loaded from the model's directory where it is not at hand yet."""
+        """`tokenizer` is loaded from the model's directory where it is not at hand yet.
+
+        `template_kwargs`: template variables where requests say nothing. `stop_scope`: where stop
+        strings count in chats whose output is parsed.
+        """
         self._settings = settings
         self._limits = limits
         self._response_role = response_role
         self._tokenizer = tokenizer
+        self._template_kwargs = template_kwargs
+        self._stop_scope = stop_scope
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="derender")
         self._model: TextModel | None = None
+        self._streams = Streams()
+        self._kept = KeptStreams()
 
     async def start(self) -> None:
         """Raise SettingsError where the directory holds no usable tokenizer."""
@@ -71,12 +85,20 @@ class DerenderStage:
 
     async def process(self, job: Job) -> None:
         kind, raw = job.envelope.kind, await job.read(REQUEST)
-        if kind in (Kind.CHAT, Kind.COMPLETION):
-            prompts, generated = await job.read_msgpack(PROMPTS), await job.read_msgpack(GENERATED)
-            body = await self._run(self._coupled, kind, raw, prompts, generated)
-        else:
-            body = await self._run(self._direct, kind, raw)
-        job.finish([body])
+        if kind not in (Kind.CHAT, Kind.COMPLETION):
+            job.finish([await self._run(self._direct, kind, raw)])
+            return
+        prompts, generated = await job.read_msgpack(PROMPTS), await job.read_msgpack(GENERATED)
+        if job.envelope.streams and job.outlet is not None:
+            grown = await self._run(self._grow_from_all, job.envelope, raw, prompts, generated)
+            await job.outlet.send_piece(job.envelope, grown)
+        if job.envelope.run is None:
+            job.finish([await self._run(self._coupled, kind, raw, prompts, generated)])
+
+    async def take_tokens(self, tokens: TokensRecord) -> tuple[ReplyTo, StreamPiece] | None:
+        """What a stream has grown by and who waits for it; None where the stream is not known."""
+        grown: tuple[ReplyTo, StreamPiece] | None = await self._run(self._grow, tokens)
+        return grown
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -87,7 +109,13 @@ class DerenderStage:
     def _open(self) -> TextModel:
         directory = read_model(self._settings)
         return open_text_model(
-            self._settings, directory, self._limits, self._response_role, self._tokenizer
+            self._settings,
+            directory,
+            self._limits,
+            self._response_role,
+            self._tokenizer,
+            self._template_kwargs,
+            self._stop_scope,
         )
 
     def _direct(self, kind: Kind, raw: bytes) -> bytes:
@@ -95,7 +123,7 @@ class DerenderStage:
         model = self._ready()
         request = parse_body(kind, raw, self._limits)
         try:
-            return answer_bytes(_answer(request, model))
+            return answer_bytes(_answer(request, model, self._kept))
         except (ValueError, OverflowError) as error:
             raise bad_request(str(error)) from error
 
@@ -113,13 +141,44 @@ class DerenderStage:
             raise DecodeError(f"a body of {type(request).__name__} for {kind}")
         return answer_bytes(answer, without=NOT_COUPLED)
 
+    def _grow_from_all(
+        self, envelope: Envelope, raw: bytes, prompts: Parts, generated: Parts
+    ) -> StreamPiece:
+        """What is new among all tokens so far; all of it where the stream was not known."""
+        stream = self._streams.get(envelope.id, envelope.run)
+        is_last = envelope.run is None
+        if is_last:  # the end of whichever execution came here last
+            stream = self._streams.pop(envelope.id)
+        deltas = None if stream is None else stream.grow(all_tokens(generated))
+        if deltas is not None:
+            return StreamPiece(deltas=deltas)
+        stream = self._open_stream(envelope, raw, prompts, generated)
+        if not is_last:
+            self._streams.keep(envelope.id, stream)
+        return StreamPiece(head=stream.head, deltas=stream.grow(all_tokens(generated)) or [])
+
+    def _open_stream(
+        self, envelope: Envelope, raw: bytes, prompts: Parts, generated: Parts
+    ) -> RequestStream:
+        request = parse_body(envelope.kind, raw, self._limits)
+        assert isinstance(request, ChatCompletionRequest | CompletionRequest), "kinds that stream"
+        generations = read_generations(prompts, generated)
+        return RequestStream(envelope, request, generations, self._ready())
+
+    def _grow(self, tokens: TokensRecord) -> tuple[ReplyTo, StreamPiece] | None:
+        stream = self._streams.get(tokens.id, tokens.run)
+        deltas = None if stream is None else stream.grow(tokens.choices)
+        if stream is None or not deltas:
+            return None
+        return stream.reply, StreamPiece(deltas=deltas)
+
     def _ready(self) -> TextModel:
         if self._model is None:
             raise RuntimeError("the stage has not been started")
         return self._model
 
 
-def _answer(request: BaseModel, model: TextModel) -> BaseModel:
+def _answer(request: BaseModel, model: TextModel, kept: KeptStreams) -> BaseModel:
     match request:
         case DetokenizeRequest():
             check_model(request.model, model.limits)
@@ -132,7 +191,7 @@ def _answer(request: BaseModel, model: TextModel) -> BaseModel:
             return derender_completion(request, model)
         case DerenderChatStreamRequest():
             check_derender(request, model.limits, has_parser=model.parsers.is_any)
-            return derender_chat_chunk(request, model)
+            return derender_chat_chunk(request, model, kept)
         case DerenderCompletionStreamRequest():
             check_derender(request, model.limits, has_parser=model.parsers.is_any)
             return derender_completion_chunk(request, model)

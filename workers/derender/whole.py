@@ -13,7 +13,6 @@ from schemas.refusals import bad_request
 from schemas.responses import (
     ChatChoice,
     ChatCompletionResponse,
-    ChatMessage,
     CompletionChoice,
     CompletionLogprobs,
     CompletionResponse,
@@ -23,20 +22,26 @@ from workers.derender.asked import chat_style, completion_style, wants_ids, wind
 from workers.derender.logprobs import chat_logprobs, completion_logprobs
 from workers.derender.model import TextModel
 from workers.derender.outputs import Ending, output_text, stop_rules
-from workers.derender.parsing import require_plain
+from workers.derender.parsing import (
+    chat_finish_reason,
+    chat_message,
+    hides_metadata,
+    message_reader,
+)
 from workers.text.detokenizer import WindowStream
+from workers.text.parsers.message import Message, MessageReader
 
 
 def derender_chat(request: DerenderChatRequest, model: TextModel) -> ChatCompletionResponse:
-    require_plain(model.parsers, request.chat_request)
     given, chat = request.generate_response, request.chat_request
+    reader = message_reader(chat, model)
     decoder = window_decoder(model, chat, keep_special=model.parsers.is_any)
     window = decoder.seed(_first(request.prompt_token_ids, given.prompt_token_ids))
     return ChatCompletionResponse(
         id=given.request_id,
         model=request.model or model.limits.served_name,
         choices=[
-            _chat_choice(choice, chat, model, WindowStream(decoder, window))
+            _chat_choice(choice, given, chat, model, WindowStream(decoder, window), reader)
             for choice in given.choices
         ],
         usage=usage_of(request.prompt_tokens or 0, [given]),
@@ -84,21 +89,31 @@ def ending_of(choice: GenerateChoice) -> Ending:
 
 def _chat_choice(
     choice: GenerateChoice,
+    response: GenerateResponse,
     request: ChatCompletionRequest | None,
     model: TextModel,
     stream: WindowStream,
+    reader: MessageReader | None,
 ) -> ChatChoice:
     if not choice.token_ids:
         raise bad_request(f"choice {choice.index} has empty or null token_ids")
     text, reason = output_text(ending_of(choice), stream, stop_rules(request), model.eos)
-    given = choice.logprobs
+    message = Message(None, text, ())
+    if reader is not None:
+        message = reader.whole(text, response.prompt_token_ids)
+    is_hidden = hides_metadata(request, model)
+    given = None if is_hidden else choice.logprobs
     return ChatChoice(
         index=choice.index,
-        message=ChatMessage(role="assistant", content=text),
+        message=chat_message(
+            message, response.request_id, choice.index, model.parsers, "assistant"
+        ),
         logprobs=given and chat_logprobs(given, model.strings, chat_style(request)),
-        finish_reason=choice.finish_reason or "stop",
+        finish_reason=chat_finish_reason(
+            choice.finish_reason, request, has_called=bool(message.calls)
+        ),
         stop_reason=reason,
-        token_ids=choice.token_ids if wants_ids(request) else None,
+        token_ids=choice.token_ids if wants_ids(request) and not is_hidden else None,
     )
 
 

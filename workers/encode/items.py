@@ -1,4 +1,4 @@
-"""The items of a request as encode sees them: one group per distinct hash. Knows no model."""
+"""The items of a request as encode sees them: one group per distinct content. Knows no model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ class Group:
         return self.items[0]
 
     def has_kwargs(self, job: Job) -> bool:
-        return job.has(kwargs_part(self.item.modality, self.item.mm_hash))
+        return job.has(kwargs_part(self.item.modality, self.item.key))
 
 
 def groups_of(items: Sequence[Item]) -> list[Group]:
     """In the order of first appearance."""
     indices: dict[tuple[str, str], list[int]] = {}
     for index, item in enumerate(items):
-        indices.setdefault((item.modality, item.mm_hash), []).append(index)
+        indices.setdefault((item.modality, item.key), []).append(index)
     return [
         Group(items=tuple(items[i] for i in found), indices=tuple(found))
         for found in indices.values()

@@ -11,7 +11,15 @@ import orjson
 from runtime.settings import EngineSettings, ModelSettings
 from runtime.stage import Job
 from runtime.storage import Embedding, EncoderCache
-from schemas.ec import LIST_KEY, Descriptor, descriptors, seed_form, vllm_form
+from schemas.ec import (
+    CONTENT_KEY,
+    LIST_KEY,
+    Descriptor,
+    descriptor_of,
+    descriptors,
+    seed_form,
+    vllm_form,
+)
 from schemas.envelope import PROMPTS, Item
 from schemas.errors import ApiError
 from schemas.mm_item import Fields
@@ -21,6 +29,7 @@ from workers.generated import producer_response
 from workers.models.engine.facts import ModelFacts
 from workers.models.engine.metadata import plain_fields
 from workers.models.engine.protocol import Encoder, EncoderInput
+from workers.models.engine.rows import check_tensors, runs_of
 from workers.payloads import read_fields
 
 FLOATS = ("float32", "bfloat16", "float16")
@@ -56,10 +65,13 @@ class EncodeStage:
         known = descriptors(sent)
         found: dict[str, Descriptor] = {}
         for group in groups_of(envelope.items):
-            mm_hash = group.item.mm_hash
-            found[mm_hash] = await self._describe(job, group, known.get(mm_hash, {}))
-            for item in group.items:
-                item.encoded = True
+            item = group.item
+            sent_of = descriptor_of(known, key=item.key, mm_hash=item.mm_hash, content=item.content)
+            # By its hash; one that means several contents stands for the first.
+            name = item.key if item.mm_hash in found else item.mm_hash
+            found[name] = await self._describe(job, group, sent_of or {})
+            for placed in group.items:
+                placed.encoded = True
         # Keys that are no descriptors stay as the client sent them.
         others = {key: value for key, value in sent.items() if key != LIST_KEY}
         envelope.ec_transfer_params = {**others, **known, **found} or None
@@ -77,6 +89,8 @@ class EncodeStage:
         """The item's entry once its embedding can be read; what the client knew of it stays."""
         self._require_modality(group.item)
         fields = await read_fields(job, group.item) or {}
+        if group.item.by_caller and group.has_kwargs(job):
+            await self._check_room(job, group, fields)
         metadata = plain_fields(fields, self._facts.modalities[group.item.modality].metadata)
         published = await self._publish(job, group, fields, metadata)
         listed = {name: _listed(value) for name, value in metadata.items()}
@@ -84,9 +98,17 @@ class EncodeStage:
             **known,
             "modality": group.item.modality,
             "item_indices": list(group.indices),
+            **({CONTENT_KEY: group.item.content} if group.item.content else {}),
             "metadata": listed or known.get("metadata", {}),
             **published,
         }
+
+    async def _check_room(self, job: Job, group: Group, fields: Fields) -> None:
+        """A caller's tensors make what their placeholders hold, or are not encoded at all."""
+        prompts = await job.read_msgpack(PROMPTS)
+        for item in group.items:
+            runs = runs_of(item, prompts[item.prompt]["token_ids"], self._facts)
+            check_tensors(item, fields, runs, self._facts)
 
     async def _publish(
         self, job: Job, group: Group, fields: Fields, metadata: dict[str, Any]
@@ -102,10 +124,13 @@ class EncodeStage:
         embedding = None if is_heal else await self._try_cached(group.item, metadata)
         if embedding is None:
             embedding = await self._encode(group, fields, job.envelope.deadline_ms)
-        return await self._cache.put(group.item.mm_hash, embedding, replace=is_heal)
+        item = group.item
+        return await self._cache.put(
+            item.mm_hash, embedding, key=item.entry, alias=item.alias, replace=is_heal
+        )
 
     async def _require_cached(self, group: Group) -> None:
-        if not await self._cache.contains(group.item.mm_hash):
+        if not await self._cache.contains(group.item.mm_hash, key=group.item.entry):
             raise ApiError(
                 f"{group.item.modality} item {group.indices[0]} needs kwargs_data: its embedding "
                 "is not in the encoder cache.",
@@ -118,11 +143,16 @@ class EncodeStage:
         except (TypeError, ValueError, IndexError, OverflowError):
             return None  # the tower says what is wrong with it
         return await self._cache.get(
-            item.mm_hash, rows=rows, width=self._facts.embedding_width, dtypes=FLOATS
+            item.mm_hash,
+            rows=rows,
+            width=self._facts.embedding_width,
+            dtypes=FLOATS,
+            key=item.entry,
         )
 
     async def _encode(self, group: Group, fields: Fields, deadline_ms: float) -> Embedding:
-        wanted = EncoderInput(group.item.modality, group.item.mm_hash, fields)
+        item = group.item
+        wanted = EncoderInput(item.modality, item.mm_hash, fields, by_caller=item.by_caller)
         try:
             (embedding,) = await self._encoder.encode([wanted], deadline_ms=deadline_ms)
         except ApiError as error:

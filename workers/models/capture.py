@@ -42,9 +42,12 @@ class Capture:
         self._first: int | None = None
         self.frame: Any = None
         self.is_damaged = False
+        self.is_over = False
+        """The file holds no more packets."""
 
     def grab(self) -> bool:
         """False where the next packet does not decode, and at the end."""
+        self._limit.check()
         while not self._ready:
             self._limit.check()
             try:
@@ -53,12 +56,19 @@ class Capture:
                 self.is_damaged = True
                 return False
             if decoded is None:
+                self.is_over = True
                 return False
             self._ready.extend(decoded)
         self.frame = self._ready.popleft()
         if self._first is None:
             self._first = self._number()
         return True
+
+    def seconds(self) -> float | None:
+        """When the last grabbed frame is shown, by its file's clock; None: it does not say."""
+        if self.frame is None or self.frame.pts is None or not self._stream.time_base:
+            return None
+        return float(self.frame.pts * self._stream.time_base)
 
     def _decoded(self) -> list[Any] | None:
         """What the next packet holds; None: there is none."""
@@ -108,6 +118,7 @@ class Capture:
             self.is_damaged = True
         self._stream.codec_context.flush_buffers()
         self._ready.clear()
+        self.is_over = False
         self._packets = self._container.demux(self._stream)
 
     def _number(self) -> int:

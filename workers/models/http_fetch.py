@@ -8,9 +8,12 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from typing import Any
+from functools import partial
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -19,11 +22,17 @@ from yarl import URL
 from schemas.errors import ApiError, FailureCode
 from schemas.refusals import bad_request
 from workers.models.addresses import is_public
-from workers.models.limits import Budget, MediaLimits
+from workers.models.downloads import Downloads
+from workers.models.limits import FREE_BYTES, MediaLimits
+from runtime.shares import Claim
 from workers.render.media import MediaPart
 
 _CHUNK = 64 * 1024
 _MAX_REDIRECTS = 10
+_GRACE_S = 5.0
+"""Until a body's pace is looked at."""
+_NOTICED_S = 0.01
+_RESOLVER_THREADS = 64
 _BACKOFF = 4
 """Each retry waits, and may take, four times as long as the one before."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -40,30 +49,62 @@ class HttpFetcher:
         """`domains`: the only hosts allowed, private addresses included. Empty: any public one."""
         self._domains = domains
         self._limits = limits
+        self._turns = asyncio.Semaphore(limits.max_fetches)
+        self._hosts: dict[str, asyncio.Semaphore] = {}
+        self._asking: Counter[str] = Counter()
+        self._names = _Names()
         factory = None if domains else _guarded_socket
-        connector = aiohttp.TCPConnector(limit=64, ttl_dns_cache=10, socket_factory=factory)
+        # Connections are counted here, where waiting for one does not count as the server's delay.
+        connector = aiohttp.TCPConnector(
+            limit=0, ttl_dns_cache=10, socket_factory=factory, resolver=aiohttp.ThreadedResolver(cast(Any, self._names))
+        )
         # trust_env stays off: a proxy would connect in our place, unchecked.
         self._session = aiohttp.ClientSession(
-            connector=connector, headers=_HEADERS, cookie_jar=aiohttp.DummyCookieJar()
+            connector=connector,
+            headers=_HEADERS,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None),
         )
 
     async def close(self) -> None:
         await self._session.close()
+        self._names.close()
 
-    async def fetch(self, part: MediaPart, budget: Budget, deadline: float) -> bytes:
+    async def fetch(self, part: MediaPart, downloads: Downloads) -> bytes:
+        """Wait for a connection among those of the request, the host and the process."""
         url = self._checked(part.source, part)
+        try:
+            async with asyncio.timeout(downloads.left_s), downloads.turns, self._turn(url):
+                return await self._tried(url, part, downloads)
+        except TimeoutError:
+            raise _timed_out(part) from None
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, url: URL) -> AsyncIterator[None]:
+        """Of the host first: one that does not answer keeps nobody from another."""
+        host = url.host or ""
+        turns = self._hosts.setdefault(host, asyncio.Semaphore(self._limits.max_fetches_per_host))
+        self._asking[host] += 1
+        try:
+            async with turns, self._turns:
+                yield
+        finally:
+            self._asking[host] -= 1
+            if not self._asking[host]:
+                del self._asking[host], self._hosts[host]
+
+    async def _tried(self, url: URL, part: MediaPart, downloads: Downloads) -> bytes:
         first = self._timeout(part.modality)
         for attempt in range(max(self._limits.max_fetch_attempts, 1)):
             if attempt:
-                await asyncio.sleep(
-                    min(self._limits.retry_delay_s * _BACKOFF ** (attempt - 1), _left(deadline))
-                )
+                pause = self._limits.retry_delay_s * _BACKOFF ** (attempt - 1)
+                await asyncio.sleep(min(pause, downloads.left_s))
             try:
-                timeout = min(first * _BACKOFF**attempt, _left(deadline))
-                return await self._attempt(url, part, budget, timeout)
+                timeout = min(first * _BACKOFF**attempt, downloads.left_s)
+                return await self._attempt(url, part, downloads, timeout)
             except _Retriable as error:
                 failure = error.answer
-                if _left(deadline) <= 0:
+                if downloads.left_s <= 0:
                     break
         raise failure
 
@@ -71,22 +112,26 @@ class HttpFetcher:
         limits = self._limits
         return limits.video_fetch_timeout_s if modality == "video" else limits.image_fetch_timeout_s
 
-    async def _attempt(self, url: URL, part: MediaPart, budget: Budget, timeout: float) -> bytes:
+    async def _attempt(
+        self, url: URL, part: MediaPart, downloads: Downloads, timeout: float
+    ) -> bytes:
         refused: list[str] = []
         token = _refused.set(refused)
         try:
             with _translated(part, refused):
-                async with asyncio.timeout(timeout):
-                    return await self._follow(url, part, budget)
+                async with asyncio.timeout(timeout) as clock:
+                    return await self._follow(url, part, downloads, clock)
         finally:
             _refused.reset(token)
 
-    async def _follow(self, url: URL, part: MediaPart, budget: Budget) -> bytes:
+    async def _follow(
+        self, url: URL, part: MediaPart, downloads: Downloads, clock: asyncio.Timeout
+    ) -> bytes:
         for _ in range(_MAX_REDIRECTS + 1):
             async with self._session.get(url, allow_redirects=False) as response:
                 if response.status not in _REDIRECTS:
                     _require_success(response.status, part)
-                    return await self._body(response, part, budget)
+                    return await self._body(response, part, downloads, clock)
                 target = response.headers.get("Location", "")
             if not self._limits.allow_redirects:
                 raise _unprocessable(part, "the server redirects, and redirects are disabled")
@@ -94,15 +139,29 @@ class HttpFetcher:
         raise _unprocessable(part, f"more than {_MAX_REDIRECTS} redirects")
 
     async def _body(
-        self, response: aiohttp.ClientResponse, part: MediaPart, budget: Budget
+        self,
+        response: aiohttp.ClientResponse,
+        part: MediaPart,
+        downloads: Downloads,
+        clock: asyncio.Timeout,
     ) -> bytes:
         limit = self._limits.max_download_bytes
         _require_size(response.content_length or 0, limit, part)
-        body = bytearray()
-        async for chunk in response.content.iter_chunked(_CHUNK):
-            _require_size(len(body) + len(chunk), limit, part)
-            budget.charge(len(chunk))
-            body += chunk
+        body, kept = bytearray(), 0
+        pace = _Pace(self._limits.min_fetch_rate, part)
+        try:
+            async for chunk in response.content.iter_chunked(_CHUNK):
+                _require_size(len(body) + len(chunk), limit, part)
+                downloads.budget.charge(len(chunk))
+                pace.check(len(body))
+                share = max(len(body) + len(chunk) - FREE_BYTES - kept, 0)
+                pace.pause(await _kept(downloads.memory, share, clock))
+                kept += share
+                body += chunk
+        except BaseException:
+            body.clear()  # the error may live longer, and knows this frame
+            downloads.memory.give_back(kept)
+            raise
         return bytes(body)
 
     def _checked(self, text: str, part: MediaPart) -> URL:
@@ -125,6 +184,55 @@ class HttpFetcher:
                 f" Input URL domain: {host}"
             )
         return url
+
+
+class _Pace:
+    """Whether a body arrives fast enough to be waited for."""
+
+    def __init__(self, rate: int, part: MediaPart) -> None:
+        self._rate = rate
+        self._part = part
+        self._began = time.monotonic()
+
+    def check(self, received: int) -> None:
+        """Raise ApiError where it does not; a second try would wait as long."""
+        elapsed = time.monotonic() - self._began - _GRACE_S
+        if elapsed > 0 and received < self._rate * elapsed:
+            raise _timed_out(self._part)
+
+    def pause(self, seconds: float) -> None:
+        """We were the ones who waited."""
+        self._began += seconds
+
+
+async def _kept(memory: Claim, size: int, clock: asyncio.Timeout) -> float:
+    """Take a share; the seconds that took do not count against the other side."""
+    began = time.monotonic()
+    await memory.keep(size)
+    waited = time.monotonic() - began
+    if waited > _NOTICED_S and (end := clock.when()) is not None:
+        clock.reschedule(end + waited)
+    return waited
+
+
+class _Names:
+    """Resolves names in threads of its own: those that nobody answers for keep no others busy.
+
+    As much of an event loop as aiohttp's resolver asks for.
+    """
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_RESOLVER_THREADS, "names")
+
+    async def getaddrinfo(self, host: str, port: int, **hints: int) -> Any:
+        call = partial(socket.getaddrinfo, host, port, **hints)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    async def getnameinfo(self, address: Any, flags: int = 0) -> tuple[str, str]:
+        return socket.getnameinfo(address, flags)  # of numbers only: asks nobody
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class _Retriable(Exception):
@@ -218,7 +326,3 @@ def _timed_out(part: MediaPart) -> ApiError:
         param=part.param,
         code=FailureCode.UPSTREAM_TIMEOUT,
     )
-
-
-def _left(deadline: float) -> float:
-    return max(deadline - time.monotonic(), 0.0)

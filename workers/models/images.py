@@ -27,6 +27,9 @@ FORMATS = (
 
 # Formats whose header tells size, mode and orientation of what loading will give.
 _TELLING_FORMATS = frozenset({"JPEG", "MPO", "PNG", "WEBP", "BMP"})
+_SCANNED_FORMATS = frozenset({"JPEG", "MPO"})
+_MAX_SCAN_PIXELS = 2**31
+"""Pixels times scans of a JPEG: several seconds of decoding."""
 _TURNED_BY_90 = frozenset({5, 6, 7, 8})
 _ALPHA_MODES = frozenset({"RGBA", "LA", "PA"})
 
@@ -90,10 +93,16 @@ class Header:
 class Picture:
     """A decoded image, upright and converted."""
 
-    image: Image.Image
+    image: Image.Image | None
+    """None: it cannot be seen, as `unseen` says."""
     header: Header
+    mode: str
+    """Once converted."""
     is_upright: bool = True
     """False: it was too broken to be turned as EXIF says."""
+    is_shown: bool = False
+    """Whether the image is what a processor sees, in RGB or RGBX, already."""
+    unseen: ApiError | None = None
 
 
 def image_options(kwargs: Mapping[str, Any]) -> ImageOptions:
@@ -125,20 +134,34 @@ def read_header(data: bytes, options: ImageOptions, limits: MediaLimits) -> Head
         return Header(width, height, is_converted=False, is_complete=False)
     if _orientation(image) in _TURNED_BY_90:
         width, height = height, width
-    return Header(width, height, _needs_conversion(image, options))
+    return Header(width, height, needs_conversion(image, options))
 
 
 def decode(data: bytes, options: ImageOptions, limits: MediaLimits) -> Picture:
     """Raise ApiError where the file is no picture, is broken, or has more pixels than allowed."""
+    image, is_upright = loaded(data, limits)
+    converted = convert(image, options)
+    header = Header(*converted.size, is_converted=converted is not image)
+    return Picture(converted, header, converted.mode, is_upright)
+
+
+def loaded(data: bytes, limits: MediaLimits) -> tuple[Image.Image, bool]:
+    """In the file's own mode, and whether it is turned as it should be. ApiError as `decode`."""
     image = _open(data, limits)
     try:
         image, is_upright = _upright(image)
         image.load()
-        converted = _convert(image, options)
     except _BROKEN as error:
         raise _broken(error) from error
-    header = Header(*converted.size, is_converted=converted is not image)
-    return Picture(converted, header, is_upright)
+    return image, is_upright
+
+
+def convert(image: Image.Image, options: ImageOptions) -> Image.Image:
+    """In the mode that is asked for; to RGB, each pixel by itself. ApiError as `decode`."""
+    try:
+        return _convert(image, options)
+    except _BROKEN as error:
+        raise _broken(error) from error
 
 
 # Pillow raises SyntaxError for broken PNG chunks, the rest from within its parsers of odd formats.
@@ -149,10 +172,16 @@ _BROKEN = (
 
 
 def as_rgb(picture: Picture) -> Image.Image:
-    """What a processor sees: transparency on white, and turned after all if that works now.
+    """What a processor sees, in RGB or RGBX: transparency on white, and turned after all if that
+    works now.
 
     Raise ApiError for a mode that cannot be seen.
     """
+    if picture.unseen is not None:
+        raise picture.unseen
+    assert picture.image is not None, "only what is unseen has none"
+    if picture.is_shown:
+        return picture.image
     try:
         image = picture.image if picture.is_upright else _upright(picture.image)[0]
         return _convert(image, ImageOptions())
@@ -179,6 +208,10 @@ def _open(data: bytes, limits: MediaLimits) -> Image.Image:
             f"Image dimensions {width}x{height} ({width * height} pixels) exceed the maximum of "
             f"{limits.max_image_pixels} pixels. Set VLLM_MAX_IMAGE_PIXELS to increase this limit."
         )
+    if image.format in _SCANNED_FORMATS and width * height * data.count(b"\xff\xda") > _MAX_SCAN_PIXELS:
+        raise bad_request(
+            f"Failed to load image: {width}x{height} pixels in so many scans take too long to decode"
+        )
     return image
 
 
@@ -190,6 +223,7 @@ def _describe(data: bytes) -> str:
     """What the bytes are, for a caller who sent something else than a supported picture."""
     if not data:
         return "an empty file"
+    size, data = len(data), data[:2048]
     if data[4:8] == b"ftyp":
         return (
             f"this {_BRANDS.get(data[8:12], 'MP4 or similar video')}: the format is not supported"
@@ -202,7 +236,7 @@ def _describe(data: bytes) -> str:
         return "this SVG drawing: the format is not supported, send it as PNG"
     if head.startswith((b"<!doctype html", b"<html")):
         return "this HTML page as an image"
-    return f"the image file ({len(data)} bytes, starting with {data[:8].hex(' ')})"
+    return f"the image file ({size} bytes, starting with {data[:8].hex(' ')})"
 
 
 def _has_late_chunks(image: Image.Image, data: bytes) -> bool:
@@ -238,7 +272,8 @@ def _upright(image: Image.Image) -> tuple[Image.Image, bool]:
     return image, False
 
 
-def _needs_conversion(image: Image.Image, options: ImageOptions) -> bool:
+def needs_conversion(image: Image.Image, options: ImageOptions) -> bool:
+    """Whether `convert` would change it."""
     if options.mode is None:
         return False
     return image.mode != options.mode or (options.mode == "RGB" and _has_transparency(image))
@@ -249,7 +284,7 @@ def _has_transparency(image: Image.Image) -> bool:
 
 
 def _convert(image: Image.Image, options: ImageOptions) -> Image.Image:
-    if not _needs_conversion(image, options):
+    if not needs_conversion(image, options):
         return image
     if options.mode == "RGB" and _has_transparency(image):
         rgba = image if image.mode == "RGBA" else image.convert("RGBA")

@@ -21,6 +21,9 @@ _new_bytes.restype = ctypes.py_object
 _new_bytes.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t]
 
 
+_MAX_REAL = 2.0**53
+
+
 class Unwritten:
     """Bytes of a tensor that are made where they belong: inside the encoded item.
 
@@ -101,15 +104,19 @@ def int_values(value: Any) -> list[int]:
     """Whole numbers of an embeds part's field. Raise ApiError for anything else."""
     listed = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(listed, list) or not all(type(v) is int for v in listed):
-        raise bad_request(f"expected a list of whole numbers, got {listed!r}")
+        raise bad_request(f"expected a list of whole numbers, got {str(listed)[:80]}")
     return listed
 
 
 def float_values(value: Any) -> list[float]:
     listed = value.tolist() if hasattr(value, "tolist") else value
-    if not isinstance(listed, list) or not all(type(v) in (int, float) for v in listed):
-        raise bad_request(f"expected a list of numbers, got {listed!r}")
+    if not isinstance(listed, list) or not all(map(_is_real, listed)):
+        raise bad_request(f"expected a list of finite numbers, got {str(listed)[:80]}")
     return [float(v) for v in listed]
+
+
+def _is_real(value: object) -> bool:
+    return type(value) in (int, float) and -_MAX_REAL < value < _MAX_REAL  # type: ignore[operator]
 
 
 def batched_float(value: float, dtype: str, *, keep_on_cpu: bool) -> Field:

@@ -10,6 +10,8 @@ from schemas.errors import ApiError
 from schemas.refusals import bad_request
 
 _MIB = 1024 * 1024
+FREE_BYTES = 256 * 1024
+"""Of each media file, for which no share of the memory is asked: small ones never wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,22 @@ class MediaLimits:
     """Of all downloads of one request together, retries included."""
     max_fetch_attempts: int = 3
     """VLLM_MEDIA_FETCH_MAX_RETRIES."""
+    max_image_decode_s: float = 15.0
+    """Of one picture: processor time of the process that decodes it."""
     max_video_decode_s: float = 120.0
-    """Of one video, from its first packet to the last frame that is looked at."""
+    """Of one video, from its first packet to the last frame that is looked at: processor time."""
+    max_decoder_bytes: int = 1280 * _MIB
+    """Of memory that one picture may take while it is decoded."""
+    max_decoded_bytes: int = 512 * _MIB
+    """Of pixels, of all requests of the process; the oldest may take its own limit on top."""
+    max_fetched_bytes: int = 256 * _MIB
+    """Of media files, of all requests of the process; the oldest may take its own limit on top."""
+    max_fetches: int = 1024
+    """Downloads of the process at once."""
+    max_fetches_per_host: int = 64
+    max_fetches_per_request: int = 16
+    min_fetch_rate: int = 1024
+    """Bytes a second, on average, below which a download is given up."""
     retry_delay_s: float = 1.0
     """Before the first retry; four times as long before each further one."""
     allow_redirects: bool = True

@@ -8,13 +8,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from runtime.settings import ModelSettings, RenderSettings
 from runtime.storage import BlobStore, EncoderCache
 from runtime.storage.digest import digest_of
-from runtime.storage.names import is_plain
 from schemas.envelope import BlobRef
 from schemas.errors import ApiError
 from schemas.refusals import bad_request
@@ -22,9 +22,11 @@ from workers.models import stored, subjects
 from workers.models.families import build_family
 from workers.models.families.adapter import Family, VideoFacts, Vocabulary
 from workers.models.fetch import Fetcher
-from workers.models.limits import MediaLimits
+from workers.models.guarded import GuardedMedia
+from workers.models.limits import FREE_BYTES, MediaLimits
 from workers.models.memo import Memo
 from workers.models.request import Kwargs, MediaRequest, Place, check_request_kwargs, make_request
+from runtime.shares import SharedBytes
 from workers.models.stored import StoredItem
 from workers.models.subjects import Subject
 from workers.models.threads import start_threads, warm
@@ -41,7 +43,7 @@ _MODALITIES = ("image", "video", "audio")
 class MediaPipeline:
     """See `Media` in workers.render.media. One per process; whoever opens it closes it.
 
-    An item's entry in the store is shared by everything that names the same hash in the same
+    An item's entry in the store is shared by everything that has the same content in the same
     namespace: model string, processor settings and tenant.
     """
 
@@ -59,7 +61,7 @@ class MediaPipeline:
         """Raise SettingsError where the model directory lacks what its family needs.
 
         `model_dir` is where `model.model` points to, if that is not a path from here.
-        `encoder_cache` holds the embeddings of the default tenant.
+        `encoder_cache` is the one that the encode stage publishes to.
         """
         self._model = model
         self._render = render
@@ -68,6 +70,9 @@ class MediaPipeline:
         self._bounds = limits or MediaLimits()
         self._family = _require_family(model, render, model_dir, vocabulary)
         self._fetcher = Fetcher(render, self._bounds)
+        self._guarded = GuardedMedia(self._bounds)
+        self._files = SharedBytes(self._bounds.max_fetched_bytes)
+        self._pixels = SharedBytes(self._bounds.max_decoded_bytes)
         self._flights: SingleFlight[StoredItem] = SingleFlight()
         self._seen_videos: Memo[VideoFacts] = Memo(1024)
         self._namespaces: Memo[str] = Memo(1024)
@@ -86,6 +91,7 @@ class MediaPipeline:
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._guarded.close()
         await self._fetcher.close()
 
     # --- the prompt
@@ -119,6 +125,7 @@ class MediaPipeline:
         media_io_kwargs: Kwargs | None,
         tenant: str,
         want_tensors: bool,
+        cache_salt: str | None = None,
         skip_encoded: bool = False,
     ) -> list[MediaItem]:
         self._check(parts, mm_processor_kwargs, media_io_kwargs)
@@ -132,18 +139,35 @@ class MediaPipeline:
             mm_processor_kwargs=mm_processor_kwargs,
             media_io_kwargs=media_io_kwargs,
             namespace=self._namespace(tenant),
+            tenant=tenant,
+            salt=cache_salt,
             seen_videos=self._seen_videos,
+            files=self._files.claim(),
+            pixels=self._pixels.claim(),
             want_tensors=want_tensors,
-            skip_encoded=skip_encoded and not tenant and self._encoder_cache is not None,
+            skip_encoded=skip_encoded and self._encoder_cache is not None,
         )
+        try:
+            return await self._items(parts, request)
+        except ApiError as error:
+            # An answer, not a bug: where it was raised, frames would keep files and pixels.
+            error.__cause__ = error.__context__ = None
+            raise error.with_traceback(None) from None
+        finally:
+            request.close()
+
+    async def _items(self, parts: Sequence[MediaPart], request: MediaRequest) -> list[MediaItem]:
         found = await self._subjects(parts, request)
-        # Of equal ones the first in prompt order decides: a uuid may come with two pictures. Unless
-        # it is known from an earlier request, all of them must be fit, and sent.
+        # Of equal names the first that was sent decides, in prompt order: a uuid may come with two
+        # pictures. All that were sent must be fit.
         unfit = [subject for subject in found if subject.refusal is not None]
-        named_only = [subject for subject in found if not subject.is_sent]
-        decisive = [*reversed(found), *reversed(unfit), *reversed(named_only)]
+        sent = [subject for subject in found if subject.is_sent]
+        decisive = [*reversed(found), *reversed(sent), *reversed(unfit)]
         distinct = {(s.modality, s.mm_hash): s for s in decisive}
-        made = await in_order([self._item(subject, request) for subject in distinct.values()])
+        alone = {(s.modality, s.mm_hash): s for s in reversed(found) if not s.is_sent}
+        made = await in_order(
+            [self._item(s, alone.get(name), request) for name, s in distinct.items()]
+        )
         items = dict(zip(distinct, made, strict=True))
         return [items[subject.modality, subject.mm_hash] for subject in found]
 
@@ -173,7 +197,7 @@ class MediaPipeline:
         read, fault = await until_failure([self._subject(place, request) for place in sent])
         fault = fault or next(filter(None, map(_nameless, places)), None)
         if fault is not None:
-            await in_order([self._in_thread(s.load) for s in read if s.load is not None])
+            await in_order([self._loaded(s, request) for s in read])
             raise fault
         found = {(subject.modality, subject.index): subject for subject in read}
         return [
@@ -183,7 +207,8 @@ class MediaPipeline:
 
     async def _subject(self, place: Place, request: MediaRequest) -> Subject:
         try:
-            return await self._identified(place, request)
+            subject = await self._identified(place, request)
+            return subjects.named(subject, place, request)
         except ApiError as error:
             raise subjects.placed(error, place) from error
 
@@ -193,71 +218,109 @@ class MediaPipeline:
             return await self._in_thread(subjects.of_embeds, place, request)
         if not isinstance(part.source, str):
             raise bad_request(f"{part.param} must hold a URL", part.param)
-        if part.source[:5].lower() == "data:":
-            if subjects.is_small_jpeg(place):
-                return subjects.of_data_url(place, request)
-            return await self._in_thread(subjects.of_data_url, place, request)
-        data = await self._fetcher.fetch(part, request.download_budget, request.fetch_deadline)
-        return await self._in_thread(subjects.of_file, data, place, request)
+        read = await self._read(place, request)
+        if isinstance(read, subjects.Unread):
+            return await self._guarded.subject(read, place, request)
+        return read
 
-    async def _item(self, subject: Subject, request: MediaRequest) -> MediaItem:
-        """The least work that gives the item: known embedding, stored tensors, plan, all of it."""
-        if request.skip_encoded and await self._is_encoded(subject.mm_hash):
-            known = await self._find(subject, request, with_tensors=False) or subject.planned()
-            if known is not None:
-                return _item_of(subject, known, encoded=True)
-        known = await self._find(subject, request, with_tensors=request.want_tensors)
-        if known is None and not subject.is_sent:
-            raise bad_request(
-                f"Cache miss for {subject.modality} at index {subject.index}"
-                " but data is not provided."
-            )
-        if known is None and subject.refusal is not None:
+    async def _read(self, place: Place, request: MediaRequest) -> Subject | subjects.Unread:
+        source: str = place.part.source
+        if source[:5].lower() != "data:":
+            data = await self._fetcher.fetch(place.part, request.downloads)
+            return await self._in_thread(subjects.of_file, data, place, request)
+        if subjects.is_small_jpeg(place):
+            return subjects.of_data_url(place, request)
+        await request.downloads.memory.keep(len(source) - FREE_BYTES)
+        return await self._in_thread(subjects.of_data_url, place, request)
+
+    async def _item(
+        self, subject: Subject, alone: Subject | None, request: MediaRequest
+    ) -> MediaItem:
+        """The least work that gives the item: known embedding, stored tensors, plan, all of it.
+
+        `alone` is a mention of the same uuid without data, which has to be known from before.
+        """
+        known = await self._named(alone, request) if alone is not None else None
+        if subject.refusal is not None:
             raise subject.refusal
-        if known is None:
-            known = await self._flights.run(
-                (request.namespace, subject.modality, subject.mm_hash, request.want_tensors),
-                lambda: self._make(subject, request),
-            )
-        item = _item_of(subject, known, with_tensors=request.want_tensors)
+        if subject.is_sent:
+            known = subject.planned()
+        assert known is not None, "sent and planned, or named"
+        item = await self._settled(subject, known, request)
+        if subject.is_sent and subject.is_named:
+            await stored.remember_uuid(self._blobs, self._uuid_name(subject, request), known)
+        return item
+
+    async def _settled(
+        self, subject: Subject, known: StoredItem, request: MediaRequest
+    ) -> MediaItem:
+        key = request.entry_key(known.content)
+        if request.skip_encoded and await self._is_encoded(subject.mm_hash, key):
+            return _item_of(subject, known, key, encoded=True)
+        if request.want_tensors:
+            known = await self._with_tensors(subject, known, request)
+        item = _item_of(subject, known, key, with_tensors=request.want_tensors)
         if isinstance(item.kwargs, BlobRef) and not self._blobs.is_shared:
             item = replace(item, held=await self._blobs.get(item.kwargs))
         return item
 
-    async def _is_encoded(self, mm_hash: str) -> bool:
-        cache = self._encoder_cache
-        return cache is not None and is_plain(mm_hash) and await cache.contains(mm_hash)
+    async def _named(self, subject: Subject, request: MediaRequest) -> StoredItem:
+        found = await stored.find_uuid(self._blobs, self._uuid_name(subject, request))
+        if found is None:
+            raise _cache_miss(subject)
+        return found
 
-    async def _find(
-        self, subject: Subject, request: MediaRequest, *, with_tensors: bool
-    ) -> StoredItem | None:
-        if not with_tensors and not subject.is_named:
-            return None  # the plan says as much
-        return await stored.find(
-            self._blobs,
-            request.namespace,
-            subject.mm_hash,
-            modality=subject.modality,
-            with_tensors=with_tensors,
+    def _uuid_name(self, subject: Subject, request: MediaRequest) -> str:
+        return stored.uuid_name(
+            request.namespace, subject.modality, subject.mm_hash, request.salt
         )
 
-    async def _make(self, subject: Subject, request: MediaRequest) -> StoredItem:
-        item = subject.planned()
-        assert item is not None
-        if request.want_tensors:
-            item = item.with_tensors(await self._tensors(subject, request))
-        if request.want_tensors or subject.is_named:
-            await stored.remember(self._blobs, request.namespace, subject.mm_hash, item)
+    async def _is_encoded(self, mm_hash: str, key: str) -> bool:
+        cache = self._encoder_cache
+        return cache is not None and await cache.contains(mm_hash, key=key)
+
+    async def _with_tensors(
+        self, subject: Subject, known: StoredItem, request: MediaRequest
+    ) -> StoredItem:
+        found = await stored.find(
+            self._blobs, request.namespace, known.content, modality=subject.modality
+        )
+        if found is not None:
+            return found
+        if not subject.is_sent:
+            raise _cache_miss(subject)
+        return await self._flights.run(
+            (request.namespace, subject.modality, known.content),
+            lambda: self._make(subject, known, request),
+        )
+
+    async def _make(
+        self, subject: Subject, known: StoredItem, request: MediaRequest
+    ) -> StoredItem:
+        item = known.with_tensors(await self._tensors(subject, request))
+        await stored.remember(self._blobs, request.namespace, item)
         return item
 
     async def _tensors(self, subject: Subject, request: MediaRequest) -> BlobRef:
         assert subject.make is not None
-        if self._blobs.is_shared or subject.is_named:
-            data, digest = await self._in_thread(_with_digest, subject.make)
+        if self._blobs.is_shared:
+            call = partial(_with_digest, subject.make)
+            data, digest = await self._decoding(subject, request, call)
         else:  # nobody verifies it, and the item's hash says as much as that of its bytes
-            digest = stored.address(request.namespace, subject.mm_hash)
-            data = await self._in_thread(subject.make)
+            digest = stored.address(request.namespace, subject.content)
+            data = await self._decoding(subject, request, subject.make)
         return await self._blobs.put(data, digest=digest)
+
+    async def _loaded(self, subject: Subject, request: MediaRequest) -> None:
+        if subject.load is not None:
+            await self._decoding(subject, request, subject.load)
+
+    async def _decoding(self, subject: Subject, request: MediaRequest, call: Callable[[], T]) -> T:
+        """Within the memory there is for it, in a process of its own where it has to be."""
+        async with request.pixels.holding(subject.cost):
+            if subject.is_guarded:
+                return await self._guarded.run(subject, call)
+            return await self._in_thread(call)
 
     def _options(self, modality: str, request: Kwargs) -> Kwargs:
         """The processor's options in force; the same for all requests that bring none."""
@@ -348,12 +411,25 @@ def _nameless(place: Place) -> ApiError | None:
     )
 
 
+def _cache_miss(subject: Subject) -> ApiError:
+    return bad_request(
+        f"Cache miss for {subject.modality} at index {subject.index} but data is not provided."
+    )
+
+
 def _item_of(
-    subject: Subject, known: StoredItem, *, with_tensors: bool = False, encoded: bool = False
+    subject: Subject,
+    known: StoredItem,
+    key: str,
+    *,
+    with_tensors: bool = False,
+    encoded: bool = False,
 ) -> MediaItem:
     return MediaItem(
         modality=subject.modality,
         mm_hash=subject.mm_hash,
+        entry="" if key == subject.mm_hash else key,
+        by_caller=subject.by_caller,
         replacement=known.replacement,
         embeds=known.embeds,
         kwargs=known.kwargs if with_tensors else None,

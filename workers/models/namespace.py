@@ -1,8 +1,8 @@
 """Names the sub-root of the encoder cache in which an embedding is valid.
 
-An item's hash covers the model *string* and the file's bytes only, so weights, processor
-configuration and tenant are kept apart here. Equal in every process that is set up alike. Imports
-no torch.
+An item's hash covers the model *string* and the file's bytes only, so weights and processor
+configuration are kept apart here, tenants by the entries' names (`schemas.identity`). Equal in every
+process that is set up alike. Imports no torch.
 """
 
 import json
@@ -21,12 +21,10 @@ SAMPLE_BYTES = 4096
 MAX_HEADER_BYTES = 100 * 1024 * 1024
 
 
-def ec_namespace(
-    model_dir: str | Path, processor_config: Mapping[str, Any], tenant: str = ""
-) -> str:
+def ec_namespace(model_dir: str | Path, processor_config: Mapping[str, Any]) -> str:
     """One path segment. SettingsError where the directory's weights cannot be read."""
     parts = (weights_fingerprint(Path(model_dir)), _digest_of_json(processor_config))
-    return "-".join(part[:16] for part in (*parts, *_tenant(tenant)))
+    return "-".join(part[:16] for part in parts)
 
 
 def processor_config(model_dir: str | Path) -> dict[str, Any]:
@@ -34,11 +32,6 @@ def processor_config(model_dir: str | Path) -> dict[str, Any]:
     names = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
     paths = [Path(model_dir) / name for name in names]
     return {path.name: _json(path) for path in paths if path.exists()}
-
-
-def _tenant(tenant: str) -> tuple[str, ...]:
-    """Hashed: a tenant's name is its own business and may hold anything."""
-    return (blake3.blake3(tenant.encode()).hexdigest(),) if tenant else ()
 
 
 def weights_fingerprint(model_dir: Path) -> str:
@@ -93,7 +86,7 @@ def _sample_offsets(start: int, end: int) -> list[int]:
     return sorted({start, (start + last) // 2, last})
 
 
-_PLAIN = re.compile(r"[0-9a-f]{16}(-[0-9a-f]{16}){1,2}")
+_PLAIN = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}")
 
 
 def is_namespace(text: str) -> bool:

@@ -38,6 +38,9 @@ def warm() -> None:
 
 def of_image(image: Image.Image) -> torch.Tensor:
     """[1, 3, height, width] uint8, channels last in memory: the faster form for resizing."""
+    if image.mode == "RGBX":
+        padded = view_of_bytes(memory_of(image)).view(1, image.height, image.width, 4)
+        return padded[..., :3].contiguous().permute(0, 3, 1, 2)
     rgb = image if image.mode == "RGB" else image.convert("RGB")
     return view_of_bytes(rgb.tobytes()).view(1, rgb.height, rgb.width, 3).permute(0, 3, 1, 2)
 
@@ -57,7 +60,7 @@ def resized_planes(
     Pillow keeps a fourth, unused byte of each pixel; taking it along spares two copies, and Pillow
     takes pixels apart faster than torch.
     """
-    rgb = image if image.mode == "RGB" else image.convert("RGB")
+    rgb = image if image.mode in ("RGB", "RGBX") else image.convert("RGB")
     padded = view_of_bytes(memory_of(rgb)).view(1, rgb.height, rgb.width, -1).permute(0, 3, 1, 2)
     resized = resize(padded, height, width, resample).permute(0, 2, 3, 1).contiguous()
     mode = "RGBX" if resized.shape[-1] == 4 else "RGB"

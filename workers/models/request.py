@@ -3,19 +3,21 @@
 Decides; fetches and decodes nothing.
 """
 
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from runtime.settings import ModelSettings, RenderSettings
 from schemas.errors import ApiError
+from schemas.identity import entry_key
 from schemas.refusals import bad_request
 from workers.models import hashing
+from workers.models.downloads import Downloads, downloads_of
 from workers.models.families.adapter import Family, VideoFacts
 from workers.models.images import ImageOptions, image_options
 from workers.models.limits import Budget, MediaLimits
 from workers.models.memo import Memo
+from runtime.shares import Claim
 from workers.render.media import MediaPart
 
 Kwargs = Mapping[str, Any]
@@ -60,13 +62,21 @@ class MediaRequest:
     """In force, by modality: the server's and the request's together enter the hash."""
     image_options: ImageOptions
     namespace: str
+    """Where tensors are kept: model, processing and tenant."""
+    tenant: str
+    salt: str | None
     decode_budget: Budget
-    download_budget: Budget
-    fetch_deadline: float
-    """time.monotonic() after which no download goes on."""
+    downloads: Downloads
     seen_videos: Memo[VideoFacts]
+    pixels: Claim
+    """On the memory for what is decoded."""
     want_tensors: bool
     skip_encoded: bool
+
+    def close(self) -> None:
+        """Its files and pixels are needed no more."""
+        self.downloads.memory.close()
+        self.pixels.close()
 
     def options_of(self, place: Place) -> tuple[Kwargs, Kwargs]:
         """Processor options of one item, and those that are its alone. Raise ApiError for bad ones:
@@ -76,19 +86,24 @@ class MediaRequest:
             raise options
         return self.family.for_item(place.modality, options, place.index, place.total)
 
-    def item_id(self, place: Place, item: Any) -> str:
-        """The item's hash; values that lists in the options hold for it are hashed on top."""
+    def item_id(self, place: Place, item: Any, *, uuid: str | None = None) -> str:
+        """The hash of an item, or what its uuid comes to; values that lists in the options hold
+        for it are hashed on top."""
         name = hashing.item_id(
             place.modality,
             item,
             model=self.model,
             algorithm=self.algorithm,
-            uuid=place.part.uuid,
+            uuid=uuid,
             processor_kwargs=self.processor_kwargs,
             io_kwargs=self.io_kwargs.get(place.modality, {}),
         )
         own = self.options_of(place)[1]
         return hashing.digest({"mm_hash": name, **own}, self.algorithm) if own else name
+
+    def entry_key(self, content: str) -> str:
+        """What the embedding of a rendered item is kept under."""
+        return entry_key(content, tenant=self.tenant, salt=self.salt)
 
 
 def check_request_kwargs(
@@ -114,7 +129,11 @@ def make_request(
     mm_processor_kwargs: Kwargs | None,
     media_io_kwargs: Kwargs | None,
     namespace: str,
+    tenant: str,
+    salt: str | None,
     seen_videos: Memo[VideoFacts],
+    files: Claim,
+    pixels: Claim,
     want_tensors: bool,
     skip_encoded: bool,
 ) -> MediaRequest:
@@ -131,10 +150,12 @@ def make_request(
         io_kwargs=io_kwargs,
         image_options=image_options(io_kwargs.get("image", {})),
         namespace=namespace,
+        tenant=tenant,
+        salt=salt,
         decode_budget=Budget(limits.max_request_decode_bytes, "Decoded media"),
-        download_budget=Budget(limits.max_request_download_bytes, "Media downloads", status=422),
-        fetch_deadline=time.monotonic() + limits.request_fetch_timeout_s,
+        downloads=downloads_of(limits, files),
         seen_videos=seen_videos,
+        pixels=pixels,
         want_tensors=want_tensors,
         skip_encoded=skip_encoded,
     )

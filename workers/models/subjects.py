@@ -3,12 +3,9 @@
 Runs in worker threads. Knows no store and no network.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-
-from blake3 import blake3
 
 from schemas.errors import ApiError
 from schemas.mm_item import Field, encode_item
@@ -16,8 +13,8 @@ from schemas.refusals import bad_request
 from workers.models import hashing, images, items
 from workers.models.families import options as opt
 from workers.models.families.adapter import Plan, VideoFacts
-from workers.models.fetch import decode_base64, split_data_url
-from workers.models.limits import Budget
+from workers.models.data_urls import decode_payload, split_data_url
+from workers.models.plain_images import is_plain
 from workers.models.request import Kwargs, MediaRequest, Place
 from workers.models.stored import StoredItem
 
@@ -25,6 +22,8 @@ if TYPE_CHECKING:
     from workers.models.video import Video
     from workers.models.video_file import Source
 
+_COPIES = 2
+"""Of a picture's pixels: decoded, and as a processor takes them."""
 _SMALL_CHARS = 512 * 1024
 _MAX_DATA_HEAD = 128
 _JPEG_IN_BASE64 = "/9j/"
@@ -41,7 +40,9 @@ class Subject:
 
     modality: str
     mm_hash: str
-    """Empty where nothing can be made of it whatever it is called."""
+    """Its name on the wire. Empty where nothing can be made of it whatever it is called."""
+    content: str = ""
+    """The hash of what was sent, also where a uuid names it; empty for a uuid alone."""
     plan: Plan | None = None
     """None: only a uuid was given, or the family takes no such medium."""
     refusal: ApiError | None = None
@@ -52,8 +53,14 @@ class Subject:
     """Decodes, processes and encodes the full item; slow, for a worker thread."""
     index: int = 0
     """Its number within its modality, for errors about a uuid alone."""
+    cost: int = 0
+    """Bytes of memory that making takes while it goes on."""
+    is_guarded: bool = False
+    """Whether `load` and `make` decode in a process of their own."""
     is_named: bool = False
-    """The caller chose the identity (a uuid): what is stored under it wins over what was sent."""
+    """The caller chose its name on the wire, a uuid."""
+    by_caller: bool = False
+    """Its embeddings were made elsewhere."""
 
     @property
     def is_sent(self) -> bool:
@@ -66,11 +73,22 @@ class Subject:
             return None
         fields = dict(self.plan.metadata)
         metadata = encode_item(fields) if fields else None
-        return StoredItem(self.modality, None, metadata, self.plan.replacement, self.plan.embeds)
+        plan = self.plan
+        return StoredItem(
+            self.modality, self.content, None, metadata, plan.replacement, plan.embeds
+        )
 
 
 def of_uuid(place: Place, request: MediaRequest) -> Subject:
-    return _subject(place, request.item_id(place, None))
+    return _subject(place, request.item_id(place, None, uuid=place.part.uuid))
+
+
+def named(subject: Subject, place: Place, request: MediaRequest) -> Subject:
+    """A medium that was sent, under the name that it has on the wire."""
+    if place.part.uuid is None or not subject.mm_hash:
+        return replace(subject, content=subject.mm_hash)
+    name = request.item_id(place, None, uuid=place.part.uuid)
+    return replace(subject, content=subject.mm_hash, mm_hash=name)
 
 
 def is_small_jpeg(place: Place) -> bool:
@@ -82,32 +100,52 @@ def is_small_jpeg(place: Place) -> bool:
     return start > 0 and source.startswith(_JPEG_IN_BASE64, start)
 
 
-def of_data_url(place: Place, request: MediaRequest) -> Subject:
-    media_type, payload = split_data_url(place.part.source)
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A file that is to be looked into where that does no harm (`workers.models.guarded`)."""
+
+    data: bytes
+    is_jpegs: bool = False
+    """Pictures in base64, with commas between them."""
+
+
+def of_data_url(place: Place, request: MediaRequest) -> Subject | Unread:
+    media_type, payload, is_base64 = split_data_url(place.part.source)
     if place.modality == "video" and media_type.lower() == "video/jpeg":
-        return of_jpegs(payload, place, request)
-    return of_file(decode_base64(payload), place, request)
+        return Unread(payload.encode(), is_jpegs=True)
+    return of_file(decode_payload(payload, is_base64), place, request)
 
 
-def of_file(data: bytes, place: Place, request: MediaRequest) -> Subject:
-    if place.modality == "image":
-        return of_image(data, place, request)
-    return of_video(data, place, request)
-
-
-def of_image(data: bytes, place: Place, request: MediaRequest) -> Subject:
-    """Raise ApiError for what is no picture. Decodes only where the header does not tell enough."""
+def of_file(data: bytes, place: Place, request: MediaRequest) -> Subject | Unread:
+    """Raise ApiError for what is no picture."""
+    if place.modality != "image" or not is_plain(data):
+        return Unread(data)
     options = request.image_options
     header = images.read_header(data, options, request.limits)
-    request.decode_budget.charge(header.decoded_bytes)
-    picture = None
     if not header.is_complete:
-        picture = images.decode(data, options, request.limits)
-        header = picture.header
+        return Unread(data)
+    request.decode_budget.charge(header.decoded_bytes)
+
+    def decode() -> images.Picture:
+        return images.decode(data, options, request.limits)
+
+    return of_image(data, header, place, request, decode)
+
+
+def of_image(
+    data: bytes,
+    header: images.Header,
+    place: Place,
+    request: MediaRequest,
+    decode: Callable[[], images.Picture],
+    **facts: Any,
+) -> Subject:
+    """A picture whose pixels are paid for; `facts` are the subject's own."""
+    options = request.image_options
     file = hashing.ImageFile(data, options.io_config if header.is_converted else None)
 
     def load() -> images.Picture:
-        decoded = picture or images.decode(data, options, request.limits)
+        decoded = decode()
         if decoded.header != header:  # what is broken may load otherwise than it announces
             raise bad_request("Failed to load image: its pixels do not fit its header")
         return decoded
@@ -118,98 +156,20 @@ def of_image(data: bytes, place: Place, request: MediaRequest) -> Subject:
         name = request.item_id(place, file)
         plan = request.family.plan_image(header.width, header.height, processing)
     except ApiError as error:
-        return _subject(place, name, load=load, refusal=placed(error, place))
+        return _subject(place, name, load=load, refusal=placed(error, place), **facts)
 
     def make() -> bytes:
         image = images.as_rgb(load())
         return _encoded(request.family.process_image(image, plan, processing), plan)
 
-    return _subject(place, name, plan=plan, load=load, make=make)
+    known = {"cost": header.decoded_bytes * _COPIES, **facts}
+    return _subject(place, name, plan=plan, load=load, make=make, **known)
 
 
 # --- videos
 
 
-def of_video(data: bytes, place: Place, request: MediaRequest) -> Subject:
-    """Raise ApiError for what is no video. A file seen before is not decoded for its identity."""
-    from workers.models import video as decoder
-
-    kwargs = request.io_kwargs.get("video", {})
-
-    def load(budget: Budget) -> "Video":
-        recovers = bool(kwargs.get("frame_recovery"))
-        return decoder.decode(data, _sampler(request), request.limits, budget, recovers=recovers)
-
-    key = (blake3(data).digest(), json.dumps(kwargs, sort_keys=True, default=str))
-    facts, loaded = request.seen_videos.get(key), None
-    if facts is None or _nbytes(facts) < len(data):  # else the hash needs no pixels
-        loaded = load(request.decode_budget)
-        facts = _facts(loaded)
-        request.seen_videos.put(key, facts)
-    else:
-        request.decode_budget.charge(_nbytes(facts))
-    file = hashing.VideoFile(data, None if loaded is None else loaded.frames)
-    # Paid for above: the work may be shared with requests that have budgets of their own.
-    return _video_subject(file, facts, place, request, lambda: loaded or load(Budget.unlimited()))
-
-
-def of_jpegs(payload: str, place: Place, request: MediaRequest) -> Subject:
-    """A `video/jpeg` URL: pictures in base64, with commas between them."""
-    from workers.models import video as decoder
-
-    kwargs = request.io_kwargs.get("video", {})
-    parts = decoder.jpeg_parts(payload, kwargs)
-    pictures = [_picture_of(decode_base64(part), request) for part in parts]
-    loaded = decoder.of_pictures(pictures, kwargs)
-    file = hashing.VideoFile(payload.encode(), loaded.frames)
-    return _video_subject(file, _facts(loaded), place, request, lambda: loaded)
-
-
-def _picture_of(data: bytes, request: MediaRequest) -> images.Picture:
-    header = images.read_header(data, request.image_options, request.limits)
-    request.decode_budget.charge(header.decoded_bytes)
-    return images.decode(data, request.image_options, request.limits)
-
-
-def _video_subject(
-    file: hashing.VideoFile,
-    facts: VideoFacts,
-    place: Place,
-    request: MediaRequest,
-    load: "Callable[[], Video]",
-) -> Subject:
-    name = ""
-    try:
-        processing, _ = request.options_of(place)
-        name = request.item_id(place, (file, facts.metadata))
-        facts, kept = _selected(facts, processing, request)
-        plan = request.family.plan_video(facts, processing)
-    except ApiError as error:
-        return _subject(place, name, load=load, refusal=placed(error, place))
-
-    def make() -> bytes:
-        video = load()
-        if kept is not None:
-            video = replace(video, frames=video.frames[kept])
-        return _encoded(request.family.process_video(video, plan, processing), plan)
-
-    return _subject(place, name, plan=plan, load=load, make=make)
-
-
-def _selected(
-    facts: VideoFacts, processing: Kwargs, request: MediaRequest
-) -> tuple[VideoFacts, list[int] | None]:
-    """What the processor takes of the loaded frames, and their numbers; None: all."""
-    kept = request.family.select_frames(facts.metadata, processing)
-    if kept is None:
-        return facts, None
-    if max(kept) >= facts.num_frames:
-        raise bad_request("do_sample_frames needs all frames of the video")
-    metadata = {**facts.metadata, "frames_indices": kept}
-    return replace(facts, num_frames=len(kept), metadata=metadata), kept
-
-
-def _sampler(request: MediaRequest) -> "Callable[[Source], list[int]]":
+def sampler(request: MediaRequest) -> "Callable[[Source], list[int]]":
     """The family's own way, or vLLM's plain one where `video_backend` asks for it."""
     from workers.models import video as decoder
 
@@ -229,13 +189,55 @@ def _sampler(request: MediaRequest) -> "Callable[[Source], list[int]]":
     return lambda source: decoder.uniform(source, int(count), fps)
 
 
-def _facts(video: "Video") -> VideoFacts:
+def of_video(
+    file: hashing.VideoFile,
+    facts: VideoFacts,
+    place: Place,
+    request: MediaRequest,
+    load: "Callable[[], Video]",
+    **known: Any,
+) -> Subject:
+    """A video whose frames are paid for; `known` are the subject's own facts."""
+    name = ""
+    try:
+        processing, _ = request.options_of(place)
+        name = request.item_id(place, (file, facts.metadata))
+        facts, kept = _selected(facts, processing, request)
+        plan = request.family.plan_video(facts, processing)
+    except ApiError as error:
+        return _subject(place, name, load=load, refusal=placed(error, place), **known)
+
+    def make() -> bytes:
+        video = load()
+        if kept is not None:
+            video = replace(video, frames=video.frames[kept])
+        return _encoded(request.family.process_video(video, plan, processing), plan)
+
+    return _subject(place, name, plan=plan, load=load, make=make, **known)
+
+
+def _selected(
+    facts: VideoFacts, processing: Kwargs, request: MediaRequest
+) -> tuple[VideoFacts, list[int] | None]:
+    """What the processor takes of the loaded frames, and their numbers; None: all."""
+    kept = request.family.select_frames(facts.metadata, processing)
+    if kept is None:
+        return facts, None
+    if max(kept) >= facts.num_frames:
+        raise bad_request("do_sample_frames needs all frames of the video")
+    metadata = {**facts.metadata, "frames_indices": kept}
+    return replace(facts, num_frames=len(kept), metadata=metadata), kept
+
+
+def video_facts(video: "Video") -> VideoFacts:
     count, height, width, _ = video.frames.shape
-    return VideoFacts(width=width, height=height, num_frames=count, metadata=video.metadata)
-
-
-def _nbytes(facts: VideoFacts) -> int:
-    return facts.num_frames * facts.height * facts.width * 3
+    return VideoFacts(
+        width=width,
+        height=height,
+        num_frames=count,
+        metadata=video.metadata,
+        times=video.times,
+    )
 
 
 # --- embeddings made elsewhere
@@ -258,7 +260,8 @@ def of_embeds(place: Place, request: MediaRequest) -> Subject:
     def make() -> bytes:
         return _encoded({main: request.family.embeds_field(fields[main])}, plan)
 
-    return _subject(place, request.item_id(place, fields), plan=plan, make=make)
+    name = request.item_id(place, fields)
+    return _subject(place, name, plan=plan, make=make, by_caller=True)
 
 
 def _subject(place: Place, mm_hash: str, **known: Any) -> Subject:

@@ -7,10 +7,10 @@ from runtime.cores import num_cores
 
 def start_threads(count: int | None) -> ThreadPoolExecutor:
     """As many as asked for, else as this process may use cores. Decoding releases the lock."""
-    return ThreadPoolExecutor(count or num_cores(), "media", initializer=_prepare)
+    return ThreadPoolExecutor(count or num_cores(), "media", initializer=prepare)
 
 
-def _prepare() -> None:
+def prepare() -> None:
     from workers.models import pixels
 
     pixels.use_one_thread()

@@ -5,22 +5,23 @@ the one OpenCV asks for. Knows no model: which frames to take is asked of a func
 """
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
 from schemas.refusals import bad_request
-from workers.models.capture import Capture, TimeLimit
+from workers.models.capture import TimeLimit
 from workers.models.families import options as opt
 from workers.models.images import Picture
 from workers.models.limits import Budget, MediaLimits
-from workers.models.video_file import Source, opened, read_source, recounted
+from workers.models.video_file import Source, read_source, recounted
+from workers.models.video_frames import Frames, Reading, read_frames
 
 BACKEND = "opencv"
-Frames: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
+_MAX_SAMPLES = 2**20
+"""Numbers of frames that are listed; so many frames exceed what a request may decode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,41 @@ class Video:
     """[n, height, width, 3] RGB."""
     metadata: Mapping[str, Any]
     """vLLM's keys, in the order in which they are hashed (02 §2.2)."""
+    times: Mapping[int, float] = field(default_factory=dict)
+    """See `Reading`."""
 
 
 Sampler = Callable[[Source], list[int]]
+
+
+class Reader(Protocol):
+    """One video file in the hands of whoever decodes it. Raises ApiError as `decode`."""
+
+    def source(self) -> Source:
+        """What the file says of itself, recounted where its header is wrong."""
+
+    def recounted(self, source: Source) -> Source: ...
+
+    def read(self, wanted: list[int], source: Source, *, recovers: bool) -> Reading: ...
+
+
+class FileReader:
+    """Decodes where it is called."""
+
+    def __init__(self, data: bytes, limits: MediaLimits, limit: TimeLimit | None = None) -> None:
+        self._data = data
+        self._limits = limits
+        self._limit = limit or TimeLimit(limits.max_video_decode_s)
+
+    def source(self) -> Source:
+        source = read_source(self._data, self._limits, self._limit)
+        return self.recounted(source) if source.is_cut else source
+
+    def recounted(self, source: Source) -> Source:
+        return recounted(self._data, source, self._limit)
+
+    def read(self, wanted: list[int], source: Source, *, recovers: bool) -> Reading:
+        return read_frames(self._data, wanted, source, self._limit, recovers=recovers)
 
 
 def decode(
@@ -43,18 +76,33 @@ def decode(
 
     `recovers`: frames that do not decode are replaced by their next neighbours.
     """
-    source, limit = read_source(data, limits), TimeLimit(limits.max_video_decode_s)
-    if source.is_cut:
-        source = recounted(data, source, limit)
-    wanted = sorted(set(sample(source)))
-    budget.charge(len(wanted) * source.height * source.width * 3)
-    reading = _read(data, wanted, source, limit, recovers=recovers)
+    reader = FileReader(data, limits)
+    source = reader.source()
+    wanted = chosen(source, sample)
+    budget.charge(decoded_bytes(source, wanted))
+    return read(reader, source, wanted, sample, recovers=recovers)
+
+
+def chosen(source: Source, sample: Sampler) -> list[int]:
+    """The frames to decode, in the order of the file."""
+    return sorted(set(sample(source)))
+
+
+def decoded_bytes(source: Source, wanted: Sequence[int]) -> int:
+    return len(wanted) * source.height * source.width * 3
+
+
+def read(
+    reader: Reader, source: Source, wanted: list[int], sample: Sampler, *, recovers: bool
+) -> Video:
+    """Decode; what is damaged is counted and sampled anew."""
+    reading = reader.read(wanted, source, recovers=recovers)
     if reading.is_damaged and not source.is_cut:
-        shorter = recounted(data, source, limit)
+        shorter = reader.recounted(source)
         if shorter != source:
-            source, wanted = shorter, sorted(set(sample(shorter)))
-            reading = _read(data, wanted, source, limit, recovers=recovers)
-    return Video(reading.frames, _metadata(source, reading.valid))
+            source, wanted = shorter, chosen(shorter, sample)
+            reading = reader.read(wanted, source, recovers=recovers)
+    return Video(reading.frames, _metadata(source, reading.valid), reading.times)
 
 
 def uniform(source: Source, num_frames: int, fps: float) -> list[int]:
@@ -65,6 +113,8 @@ def uniform(source: Source, num_frames: int, fps: float) -> list[int]:
     if fps > 0:
         count = min(count, math.floor(source.duration * fps))
     count = max(count, 1)
+    if count > _MAX_SAMPLES:
+        raise bad_request(f"the video has {count} frames, more than can be decoded")
     if count == source.total_frames:
         return list(range(count))
     indices: list[int] = np.linspace(0, source.total_frames - 1, count, dtype=int).tolist()
@@ -119,59 +169,3 @@ def _metadata(source: Source, valid: list[int]) -> dict[str, Any]:
         "frames_indices": valid,
         "do_sample_frames": len(valid) == source.total_frames,
     }
-
-
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    frames: Frames
-    valid: list[int]
-    """Where they come from."""
-    is_damaged: bool
-
-
-def _read(
-    data: bytes, wanted: list[int], source: Source, limit: TimeLimit, *, recovers: bool
-) -> _Reading:
-    """The wanted frames that decode, and which they are."""
-    frames: Frames | None = None
-    valid: list[int] = []
-    with opened(data) as (container, stream):
-        capture = Capture(container, stream, source.fps, limit)
-        for index in _taken(capture, wanted, source.total_frames, recovers=recovers):
-            picture = _colours(capture.frame)
-            if frames is None:
-                frames = np.empty((len(wanted), *picture.shape), np.uint8)
-            if picture.shape != frames.shape[1:]:
-                raise bad_request("the size of this video's frames changes within the file")
-            frames[len(valid)] = picture
-            valid.append(index)
-        is_damaged = capture.is_damaged
-    if frames is None:
-        raise bad_request("Failed to load video: none of its frames can be decoded")
-    return _Reading(frames[: len(valid)], valid, is_damaged)
-
-
-def _taken(capture: Capture, wanted: Sequence[int], total: int, *, recovers: bool) -> Iterator[int]:
-    """Stops at each wanted frame that decodes. `recovers`: the next frame that does, short of the
-    next wanted one, stands in for one that does not."""
-    targets = set(wanted)
-    next_wanted = dict(zip(wanted, [*wanted[1:], total], strict=True))
-    lost: deque[int] = deque()
-    for index in range(wanted[-1] + 1):
-        if not capture.grab():
-            if index in targets:
-                lost.append(index)
-            continue
-        stands_in = recovers and bool(lost) and index < next_wanted[lost[0]]
-        if stands_in:
-            lost.popleft()
-        if stands_in or index in targets:
-            yield index
-
-
-def _colours(frame: Any) -> Any:
-    """RGB as OpenCV converts: bicubic to BGR, the file's own colour space, turned upright."""
-    bgr = frame.to_ndarray(format="bgr24", interpolation="BICUBIC")
-    turns = -round(frame.rotation / 90) % 4
-    upright = np.rot90(bgr, -turns) if turns else bgr
-    return upright[..., ::-1]

@@ -25,6 +25,7 @@ _FORMATS = (
     "h264,hevc,m4v,av1,obu,dv,mjpeg,rm,nut,mxf,wtv,webp_anim,y4m,yuv4mpegpipe"
 )
 _OPEN_OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "none"}
+_MAX_STREAMS = 64
 _TIMELINE_SLACK = 1
 """A header may be off by one frame without being corrected."""
 
@@ -46,12 +47,12 @@ class Source:
         return self.total_frames / self.fps if self.fps > 0 else 0
 
 
-def read_source(data: bytes, limits: MediaLimits) -> Source:
+def read_source(data: bytes, limits: MediaLimits, limit: TimeLimit) -> Source:
     """What container and index tell, without decoding a frame."""
     with opened(data) as (container, stream):
         width, height = stream.codec_context.width, stream.codec_context.height
         _check_pixels(width, height, limits)
-        total, is_cut = _counted(container, stream)
+        total, is_cut = _counted(container, stream, limit)
         return Source(width, height, total, _frame_rate(stream), is_cut)
 
 
@@ -73,6 +74,10 @@ def opened(data: bytes) -> Iterator[tuple[Any, Any]]:
     except (FFmpegError, ValueError, OSError) as error:
         raise bad_request("Could not open video stream") from error
     with container:
+        if len(container.streams) > _MAX_STREAMS:
+            raise bad_request(
+                f"the video has {len(container.streams)} streams, more than {_MAX_STREAMS}"
+            )
         if not container.streams.video:
             raise bad_request("Could not open video stream: the file has no video")
         try:
@@ -104,11 +109,11 @@ def _quotient(value: Any) -> float:
     return float(value.numerator / value.denominator)
 
 
-def _counted(container: Any, stream: Any) -> tuple[int, bool]:
+def _counted(container: Any, stream: Any, limit: TimeLimit) -> tuple[int, bool]:
     """Frames that are shown, and whether a header tells of more: it also counts those that an edit
     list hides or that are cut off, so it is held against the timeline of the packets."""
     total = _told(container, stream)
-    packets, shown = _shown(container, stream)
+    packets, shown = _shown(container, stream, limit)
     if total > 0:
         is_cut = 0 < shown < total - _TIMELINE_SLACK
         return (shown if is_cut else total), is_cut
@@ -129,10 +134,11 @@ def _by_duration(container: Any, stream: Any) -> int:
     return math.floor(seconds * _frame_rate(stream) + 0.5)
 
 
-def _shown(container: Any, stream: Any) -> tuple[int, int]:
+def _shown(container: Any, stream: Any, limit: TimeLimit) -> tuple[int, int]:
     """Packets to be shown, and frames up to the last of them by its time."""
     count, last = 0, None
     for packet in container.demux(stream):
+        limit.check()
         if packet.size == 0 or packet.is_discard:
             continue
         count += 1

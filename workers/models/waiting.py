@@ -1,6 +1,7 @@
 """Waiting for several coroutines, and sharing one between several waiters. Knows no media."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -39,11 +40,12 @@ async def until_failure(
 class SingleFlight(Generic[T]):
     """At most one call per key at a time; whoever comes meanwhile waits for its result.
 
-    A waiter that is cancelled leaves the others and the call alone.
+    A waiter that is cancelled leaves the others alone; the last one takes the call with it.
     """
 
     def __init__(self) -> None:
         self._running: dict[Hashable, asyncio.Task[T]] = {}
+        self._waiters: Counter[asyncio.Task[T]] = Counter()
 
     async def run(self, key: Hashable, call: Callable[[], Awaitable[T]]) -> T:
         task = self._running.get(key)
@@ -51,12 +53,29 @@ class SingleFlight(Generic[T]):
             task = asyncio.ensure_future(_awaited(call))
             self._running[key] = task
             task.add_done_callback(lambda done: self._ended(key, done))
-        return await asyncio.shield(task)
+        self._waiters[task] += 1
+        try:
+            return await asyncio.shield(task)
+        finally:
+            self._leave(key, task)
+
+    def _leave(self, key: Hashable, task: asyncio.Task[T]) -> None:
+        self._waiters[task] -= 1
+        if self._waiters[task]:
+            return
+        del self._waiters[task]
+        if not task.done():
+            self._forget(key, task)
+            task.cancel()
 
     def _ended(self, key: Hashable, task: asyncio.Task[T]) -> None:
-        self._running.pop(key, None)
+        self._forget(key, task)
         if not task.cancelled():
             task.exception()  # every waiter may have left
+
+    def _forget(self, key: Hashable, task: asyncio.Task[T]) -> None:
+        if self._running.get(key) is task:
+            del self._running[key]
 
 
 async def _awaited(call: Callable[[], Awaitable[T]]) -> T:

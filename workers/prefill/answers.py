@@ -20,14 +20,12 @@ from schemas.generate import (
 from schemas.responses import ChatLogprob, ChatLogprobEntry, ChatLogprobs
 from schemas.usage import PromptLogprob, WeightVersionSpan
 from workers.generated import response_fields
-from workers.models.engine.protocol import Candidate, Choice, Generation
+from workers.models.engine.protocol import Candidate, Choice, Generation, Row
 from workers.models.engine.tokens import TextSource
 from workers.prefill.prompts import Work
 
 LOWEST = -9999.0
 """Stands for minus infinity, which JSON lacks."""
-
-Row = tuple[Candidate, ...]
 
 
 def response_of(
@@ -61,8 +59,8 @@ def _shared_choice(index: int, choice: Choice) -> dict[str, Any]:
     end = len(choice.token_ids)
     return {
         "index": index,
-        "finish_reason": choice.finish_reason,
-        "stop_reason": choice.stop_reason,
+        "finish_reason": choice.finish and choice.finish.reason,
+        "stop_reason": choice.finish and choice.finish.stop_reason,
         "token_ids": list(choice.token_ids),
         "weight_versions": [WeightVersionSpan(version="default", start=0, end=end)] if end else [],
     }
@@ -70,20 +68,34 @@ def _shared_choice(index: int, choice: Choice) -> dict[str, Any]:
 
 def _token_choice(index: int, choice: Choice, work: Work) -> GenerateChoice:
     logprobs = None
-    if choice.logprobs is not None:
-        rows = [_cut(row, work) for row in choice.logprobs]
-        logprobs = GenerateLogprobs(content=[_token_entry(row) for row in rows])
+    if work.sampling.logprobs is not None:
+        entries = [_token_entry(_cut(row, work)) for row in choice.logprobs]
+        logprobs = GenerateLogprobs(content=entries)
     return GenerateChoice(**_shared_choice(index, choice), logprobs=logprobs)
 
 
 def _text_choice(index: int, choice: Choice, work: Work, source: TextSource) -> GenerateTextChoice:
     logprobs = None
-    if choice.logprobs is not None:
-        rows = [_cut(row, work) for row in choice.logprobs]
-        logprobs = ChatLogprobs(content=_text_entries(rows, choice.token_ids, source))
-    return GenerateTextChoice(
-        **_shared_choice(index, choice), text=choice.text or "", logprobs=logprobs
-    )
+    if work.sampling.logprobs is not None:
+        entries = _text_entries(choice.logprobs, choice.token_ids, (), work, source)
+        logprobs = ChatLogprobs(content=entries)
+    return GenerateTextChoice(**_shared_choice(index, choice), text=choice.text, logprobs=logprobs)
+
+
+def token_entries(rows: Sequence[Row], work: Work) -> list[dict[str, Any]]:
+    """Entries of `logprobs.content` in output mode `tokens`."""
+    return [_token_entry(_cut(row, work)).model_dump() for row in rows]
+
+
+def text_entries(
+    rows: Sequence[Row],
+    token_ids: Sequence[int],
+    before: Sequence[int],
+    work: Work,
+    source: TextSource,
+) -> list[dict[str, Any]]:
+    """Entries of `logprobs.content` in output mode `text`; `before`: the output before these."""
+    return [entry.model_dump() for entry in _text_entries(rows, token_ids, before, work, source)]
 
 
 def _cut(row: Row, work: Work) -> Row:
@@ -106,12 +118,16 @@ def _token_logprob(candidate: Candidate) -> GenerateLogprob:
 
 
 def _text_entries(
-    rows: Sequence[Row], token_ids: Sequence[int], source: TextSource
+    rows: Sequence[Row],
+    token_ids: Sequence[int],
+    before: Sequence[int],
+    work: Work,
+    source: TextSource,
 ) -> list[ChatLogprobEntry]:
+    known = [*before, *token_ids]
     entries = []
-    for position, row in enumerate(rows):
-        before = token_ids[:position]
-        tops = [_text_logprob(candidate, before, source) for candidate in row]
+    for position, row in enumerate(rows, start=len(before)):
+        tops = [_text_logprob(c, known[:position], source) for c in _cut(row, work)]
         entries.append(ChatLogprobEntry(**tops[0].model_dump(), top_logprobs=tops))
     return entries
 

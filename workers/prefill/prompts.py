@@ -21,8 +21,6 @@ from workers.generated import Prompt
 from workers.models.engine.facts import ModelFacts
 from workers.models.engine.sampling import Sampling
 
-Runs = tuple[tuple[int, int], ...]
-
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -83,9 +81,6 @@ def _refuse_later_parts(request: GenerateRequest) -> None:
     params = request.sampling_params
     if request.output_mode == "derender":
         raise not_implemented("output_mode='derender' is not implemented yet.")
-    structured = params.structured_outputs
-    if structured is not None and structured.choice is None:
-        raise not_implemented("Of structured_outputs, only 'choice' is implemented yet.")
     if params.prompt_logprob_token_ids is not None:
         raise bad_request(
             "prompt_logprob_token_ids is not supported by this engine.", "prompt_logprob_token_ids"
@@ -104,13 +99,6 @@ def max_tokens(params: SamplingParams, num_prompt: int, kind: Kind, facts: Model
     else:
         bounds = [room, params.max_tokens]
     return min(bound for bound in bounds if bound is not None)
-
-
-def runs_of(item: Item, token_ids: Sequence[int], facts: ModelFacts) -> Runs:
-    """Absolute positions of the item's rows."""
-    if item.embeds is None:
-        return facts.default_runs(item.modality, item.offset, item.length, token_ids)
-    return tuple((item.offset + start, length) for start, length in item.embeds)
 
 
 def describe(item: Item) -> dict[str, Any]:

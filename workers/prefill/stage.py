@@ -6,7 +6,9 @@ library.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import aclosing
+from functools import partial
 from typing import Any, TypeVar
 
 import orjson
@@ -33,6 +35,8 @@ from workers.models.engine.tokens import TextSource
 from workers.prefill.answers import response_of
 from workers.prefill.embeddings import EmbeddingSource
 from workers.prefill.prompts import Work, describe, read_work
+from workers.prefill.streaming import Nobody, Receiver, Stream, ToCaller, ToDerender
+from workers.text.reasoning import PromptReasoning
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -54,16 +58,20 @@ class PrefillStage:
         limits: ModelLimits,
         source: TextSource | None = None,
         encoder: Encoder | None = None,
+        reasoning: PromptReasoning | None = None,
         registry: CollectorRegistry | None = None,
     ) -> None:
-        """`source`: for strings, where the directory has a tokenizer. `encoder`: for payloads."""
+        """`source`: for strings, where the directory has a tokenizer. `encoder`: for payloads.
+        `reasoning`: where the model thinks before it answers.
+        """
         self._mismatched = Counter(
             "tokenfleet_items_mismatched",
             "Prompts whose items at prefill were not those that were rendered",
             registry=registry,
         )
-        self._reasons = model.reasoning_parser is not None
+        self._reasoning = reasoning
         self._params_format = settings.ec_params_format
+        self._interval_s = settings.stream_interval_ms / 1000
         self._engine = engine
         self._encoder = encoder
         self._facts = facts
@@ -79,10 +87,16 @@ class PrefillStage:
     async def process(self, job: Job) -> None:
         works = self._read(await job.read_msgpack(PROMPTS), job.envelope)
         placed = await self._embeddings.place(job, works)
-        pairs = zip(works, placed, strict=True)
-        self._hand_on(
-            job, await _all(self._answer(work, items, job.envelope) for work, items in pairs)
-        )
+        stream = Stream(self._receiver(job, works), works, self._interval_s)
+        async with stream.running():
+            await _all(
+                self._generate(work, items, job.envelope, stream)
+                for work, items in zip(works, placed, strict=True)
+            )
+        if job.envelope.next_stop is Stop.REPLY:
+            await stream.flush()
+        generations = [stream.generation(work.index) for work in works]
+        self._hand_on(job, await self._answers(works, generations, job.envelope))
 
     async def close(self) -> None:
         await self._engine.close()
@@ -102,15 +116,9 @@ class PrefillStage:
     def _check_text(self, work: Work) -> None:
         """Refuse what needs strings where there is no tokenizer, or the end of reasoning."""
         mode = work.request.output_mode
-        needs = work.sampling.stop or work.sampling.bad_words or work.sampling.choice
+        needs = work.sampling.stop or work.sampling.bad_words or work.sampling.structured
         if self._source is None and (needs or mode != "tokens"):
             raise ApiError(f"output_mode={mode!r} requires a tokenizer, and this model has none.")
-        if work.sampling.choice and self._reasons and work.request.reasoning_ended is not True:
-            raise ApiError(
-                "structured_outputs after reasoning are not implemented yet.",
-                status=501,
-                type="NotImplementedError",
-            )
 
     def _check_items(self, work: Work) -> None:
         """No image is ever dropped silently: as many items arrive as were rendered."""
@@ -126,25 +134,33 @@ class PrefillStage:
             type="InternalServerError",
         )
 
-    async def _answer(
-        self, work: Work, items: tuple[PlacedItem, ...], envelope: Envelope
-    ) -> dict[str, Any]:
-        generation = await self._generate(work, items, envelope)
-        # Strings for many candidates take a while on a large vocabulary.
-        return await asyncio.to_thread(
+    def _receiver(self, job: Job, works: Sequence[Work]) -> Receiver:
+        """Who is told while the answer grows."""
+        if not job.envelope.streams or job.outlet is None:
+            return Nobody()
+        if job.envelope.next_stop is Stop.REPLY:
+            return ToCaller(job, job.outlet, self._limits.served_name, self._source)
+        answers = partial(self._answers, works, envelope=job.envelope)
+        return ToDerender(job, job.outlet, answers)
+
+    async def _answers(
+        self, works: Sequence[Work], generations: Sequence[Generation], envelope: Envelope
+    ) -> list[dict[str, Any]]:
+        """Generate responses. On threads: strings for many candidates take a while."""
+        answer = partial(
             response_of,
-            work,
-            generation,
-            envelope,
-            self._limits.served_name,
+            envelope=envelope,
+            served_name=self._limits.served_name,
             source=self._source,
             ec_transfer_params=self._told_params(envelope),
         )
+        pairs = zip(works, generations, strict=True)
+        return [await asyncio.to_thread(answer, *pair) for pair in pairs]
 
     async def _generate(
-        self, work: Work, items: tuple[PlacedItem, ...], envelope: Envelope
-    ) -> Generation:
-        return await self._engine.generate(
+        self, work: Work, items: tuple[PlacedItem, ...], envelope: Envelope, stream: Stream
+    ) -> None:
+        progress = self._engine.generate(
             GenerationRequest(
                 request_id=f"{envelope.id}/{work.index}",
                 token_ids=tuple(work.token_ids),
@@ -153,9 +169,24 @@ class PrefillStage:
                 max_tokens=work.max_tokens,
                 seeds=work.seeds(envelope.id),
                 deadline_ms=envelope.deadline_ms,
+                constrained_after=self._constrained_after(work),
                 wants_text=work.request.output_mode == "text",
             )
         )
+        async with aclosing(progress):
+            async for news in progress:
+                stream.add(work.index, news)
+
+    def _constrained_after(self, work: Work) -> frozenset[int]:
+        """The ends of reasoning, where the answer begins with some."""
+        if self._reasoning is None or work.sampling.structured is None:
+            return frozenset()
+        ended = work.request.reasoning_ended
+        if ended is None:
+            given = work.request.reasoning_parser_kwargs
+            kwargs = given.chat_template_kwargs if given else {}
+            ended = self._reasoning.has_ended(work.token_ids, kwargs)
+        return frozenset() if ended else self._reasoning.end_ids
 
     def _told_params(self, envelope: Envelope) -> dict[str, Any] | None:
         """Of a generate request that ran encode too; vLLM tells them on an encode-only server."""

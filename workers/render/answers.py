@@ -177,9 +177,9 @@ async def write_expanded(
 def _write_payloads(job: Job, media: Iterable[MediaItem]) -> None:
     for item in media:
         if item.kwargs is not None:
-            job.write(kwargs_part(item.modality, item.mm_hash), item.kwargs)
+            job.write(kwargs_part(item.modality, item.entry or item.mm_hash), item.kwargs)
         if item.metadata is not None:
-            job.write(metadata_part(item.modality, item.mm_hash), item.metadata)
+            job.write(metadata_part(item.modality, item.entry or item.mm_hash), item.metadata)
 
 
 def _for_stages(prompt: Rendered) -> dict[str, Any]:

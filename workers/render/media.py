@@ -59,6 +59,10 @@ class MediaItem:
     metadata: bytes | None
     encoded: bool = False
     """The embedding is in the encoder cache already."""
+    entry: str = ""
+    """What it is kept under, where that is not the hash (see `schemas.envelope.Item`)."""
+    by_caller: bool = False
+    """Its embeddings were made elsewhere."""
     held: bytes | None = None
     """What `kwargs` refers to in a store of this process, which keeps what somebody holds."""
 
@@ -96,9 +100,12 @@ class Media(Protocol):
         media_io_kwargs: Mapping[str, Any] | None,
         tenant: str,
         want_tensors: bool,
+        cache_salt: str | None = None,
         skip_encoded: bool = False,
     ) -> list[MediaItem]:
         """Fetch, decode and process; one item per part, in order.
+
+        Tenant and salt belong to every name by which a caller can ask for an item again.
 
         `skip_encoded`: an item whose embedding is in the encoder cache comes without tensors,
         marked `encoded`. Not for answers that show the tensors.

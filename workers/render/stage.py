@@ -13,11 +13,12 @@ from runtime.cores import num_cores
 from runtime.model_dir import read_model
 from runtime.request_body import RequestBodies
 from runtime.settings import ModelSettings, RenderSettings
+from runtime.shares import SharedBytes
 from runtime.stage import Job
 from schemas.anthropic import MessagesRequest
 from schemas.chat import ChatCompletionRequest
 from schemas.completion import CompletionRequest
-from schemas.envelope import PROMPTS, Item
+from schemas.envelope import PROMPTS, REQUEST, BlobRef, Item
 from schemas.generate import GenerateRequest
 from schemas.limits import ModelLimits, check_model
 from schemas.openai_responses import ResponsesRequest
@@ -38,6 +39,8 @@ T = TypeVar("T")
 _INLINE_BYTES = 4096
 # Tokenized in a second or more; others must not wait for them.
 _LARGE_BYTES = 1024 * 1024
+# Of all requests in hand that are too large to travel in their records; the oldest may exceed it.
+_MAX_BODIES_BYTES = 256 * 1024 * 1024
 _MEDIA_KEYS = frozenset(MEDIA_KEYS)
 _BARE = frozenset(
     {Kind.CHAT_RENDER, Kind.COMPLETION_RENDER, Kind.RESPONSES_RENDER, Kind.MESSAGES_RENDER}
@@ -66,6 +69,7 @@ class RenderStage:
         self._tokenizer = tokenizer
         self._limits = limits
         self._bodies = bodies
+        self._bodies_memory = SharedBytes(_MAX_BODIES_BYTES)
         self._threads: ThreadPoolExecutor | None = None
         self._templates: ThreadsApart | None = None
         self._large: ThreadsApart | None = None
@@ -90,6 +94,14 @@ class RenderStage:
             self._renderer.close()
 
     async def process(self, job: Job) -> None:
+        """Large bodies wait for their share of the memory; a request may be here for minutes, while
+        its media are fetched."""
+        part = job.envelope.parts.get(REQUEST)
+        size = part.size if isinstance(part, BlobRef) else 0
+        async with self._bodies_memory.claim().holding(size):
+            await self._process(job)
+
+    async def _process(self, job: Job) -> None:
         renderer = self._running
         assert self._bodies is not None, "the stage is not started"
         request, raw = await self._bodies.read(job)
@@ -172,6 +184,7 @@ class RenderStage:
             want_tensors=job.envelope.kind not in _BARE or given.request.mm_payload == "tensors",
             mm_processor_kwargs=given.mm_processor_kwargs,
             media_io_kwargs=given.media_io_kwargs,
+            cache_salt=given.request.cache_salt,
         )
         side = self._running.tokenizer.truncation_side
         ids, items = truncate_expanded(ids, items, given.rules, side)
@@ -184,6 +197,7 @@ class RenderStage:
         parts: Sequence[MediaPart],
         *,
         want_tensors: bool,
+        cache_salt: str | None,
         mm_processor_kwargs: Mapping[str, Any] | None = None,
         media_io_kwargs: Mapping[str, Any] | None = None,
     ) -> tuple[list[int], list[Item], list[MediaItem]]:
@@ -194,6 +208,7 @@ class RenderStage:
             mm_processor_kwargs=mm_processor_kwargs,
             media_io_kwargs=media_io_kwargs,
             tenant=job.envelope.caller.tenant,
+            cache_salt=cache_salt,
             want_tensors=want_tensors,
             # In a heal the cache has just proved to be of no use.
             skip_encoded=job.envelope.kind not in _BARE and not job.envelope.heals,
@@ -208,6 +223,8 @@ class RenderStage:
                 length=length,
                 embeds=item.embeds,
                 encoded=item.encoded,
+                entry=item.entry,
+                by_caller=item.by_caller,
             )
             for item, (offset, length) in zip(loaded, ranges, strict=True)
         ]
@@ -216,7 +233,9 @@ class RenderStage:
     async def _raw_media(self, job: Job, request: GenerateRequest) -> None:
         """A generate request that brings media for the placeholders among its tokens (03 §4.4)."""
         parts = self._running.raw_media_parts(request.raw_media())
-        ids, items, media = await self._place(job, request.token_ids, parts, want_tensors=True)
+        ids, items, media = await self._place(
+            job, request.token_ids, parts, want_tensors=True, cache_salt=request.cache_salt
+        )
         await write_expanded(job, ids, items, media)
 
     # --- running

@@ -43,6 +43,7 @@ _QWEN3 = ReasoningRules(
 )
 _GLM = ReasoningRules(
     also_end=("<tool_call>",),
+    boundaries=("<|system|>", "<|user|>", "<|assistant|>", "<|observation|>"),
     switches=("thinking", "enable_thinking"),
     keeps_special_tokens=True,
 )
@@ -86,6 +87,9 @@ class PromptReasoning:
         self._start = tokenizer.token_id(rules.start)
         marks = (rules.end, *rules.also_end)
         self._ends = {token for token in map(tokenizer.token_id, marks) if token is not None}
+        end = tokenizer.token_id(rules.end)
+        self.end_ids = frozenset() if end is None else frozenset({end})
+        """The token that ends thinking in an output, where the model has one."""
         self._boundaries = {tokenizer.token_id(text) for text in rules.boundaries} - {None}
 
     def has_ended(
@@ -95,7 +99,7 @@ class PromptReasoning:
         if not self.rules.sees_prompts:
             return None
         is_missing = self.rules.is_optional and self._start is None
-        if is_missing or not self._is_switched_on(template_kwargs):
+        if is_missing or not self.is_switched_on(template_kwargs):
             return True
         for token in reversed(prompt_ids):
             if token in self._ends:
@@ -104,7 +108,8 @@ class PromptReasoning:
                 break
         return False
 
-    def _is_switched_on(self, template_kwargs: Mapping[str, Any]) -> bool:
+    def is_switched_on(self, template_kwargs: Mapping[str, Any]) -> bool:
+        """Whether a request with these template variables wants the model to think."""
         if not self.rules.switches:
             return True
         given = [template_kwargs.get(switch) for switch in self.rules.switches]

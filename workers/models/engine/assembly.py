@@ -12,7 +12,9 @@ from runtime.settings import EngineSettings, ModelSettings
 from workers.models.engine.facts import ModelFacts, facts_of
 from workers.models.engine.inprocess import InProcessEncoder, InProcessEngine
 from workers.models.engine.loading import LoadedModel, complete_config, load_model, use_threads
+from workers.models.engine.structured import Grammars
 from workers.models.engine.tokens import TextSource
+from workers.text.reasoning import PromptReasoning, reasoning_rules
 from workers.text.tokenizer import Tokenizer
 
 
@@ -62,6 +64,8 @@ class Engines:
     """None where the directory holds no tokenizer."""
     encoder: InProcessEncoder | None
     engine: InProcessEngine | None
+    reasoning: PromptReasoning | None
+    """Where a reasoning parser is set up."""
 
 
 def create_engines(
@@ -88,10 +92,26 @@ def create_engines(
         facts=facts,
         source=source,
         encoder=InProcessEncoder(weights.load) if encodes else None,
-        engine=InProcessEngine(weights.load, source, max_active=model.max_num_seqs)
+        engine=InProcessEngine(
+            weights.load, source, max_active=model.max_num_seqs, grammars=_grammars(source, facts)
+        )
         if generates
         else None,
+        reasoning=_reasoning(model, tokenizer),
     )
+
+
+def _reasoning(model: ModelSettings, tokenizer: Tokenizer | None) -> PromptReasoning | None:
+    if model.reasoning_parser is None or tokenizer is None:
+        return None
+    return PromptReasoning(reasoning_rules(model.reasoning_parser), tokenizer)
+
+
+def _grammars(source: TextSource | None, facts: ModelFacts) -> Grammars | None:
+    if source is None:
+        return None
+    ends = {*facts.more_eos_ids} | ({facts.eos_token_id} - {None})
+    return Grammars(source, facts.vocab_size, sorted(end for end in ends if end is not None))
 
 
 def _try_tokenizer(directory: ModelDirectory) -> Tokenizer | None:

@@ -11,6 +11,9 @@ from typing import Any
 from runtime.model_dir import ModelDirectory
 from runtime.settings import ModelSettings
 
+MAX_COUNT = 2**20
+"""Of patches along a side, time steps or crops."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModalityLayout:
@@ -125,11 +128,22 @@ class ModelFacts:
         """
         layout = self.modalities[modality]
         if layout.grid is not None and layout.grid in metadata:
-            t, h, w = metadata[layout.grid]
-            return int(t * h * w // self.merge_size**2)
+            t, h, w = self.grid_of(layout.grid, metadata[layout.grid])
+            return t * h * w // self.merge_size**2
         if layout.patches is not None and layout.patches in metadata:
-            return _first(metadata[layout.patches]) * self.tokens_per_patch
+            return _first(layout.patches, metadata[layout.patches]) * self.tokens_per_patch
         return None
+
+    def grid_of(self, name: str, value: Any) -> tuple[int, int, int]:
+        """Patches [t, h, w] of an item's metadata. ValueError for what is no grid of this model."""
+        if not isinstance(value, list) or len(value) != 3 or not all(map(_is_count, value)):
+            raise ValueError(f"{name} must be three positive whole numbers, got {_shown(value)}")
+        t, h, w = value
+        if h % self.merge_size or w % self.merge_size:
+            raise ValueError(
+                f"height and width of {name} must be multiples of {self.merge_size}, got {value}"
+            )
+        return t, h, w
 
     def default_runs(
         self, modality: str, offset: int, length: int, token_ids: Sequence[int]
@@ -146,8 +160,20 @@ class ModelFacts:
         return tuple(_runs(hits))
 
 
-def _first(value: Any) -> int:
-    return int(value[0] if isinstance(value, list) else value)
+def _first(name: str, value: Any) -> int:
+    count = value[0] if isinstance(value, list) and len(value) == 1 else value
+    if not _is_count(count):
+        raise ValueError(f"{name} must be a positive whole number, got {_shown(value)}")
+    return int(count)
+
+
+def _is_count(value: Any) -> bool:
+    """Bounded, because it is computed with in 64 bit."""
+    return type(value) is int and 0 < value < MAX_COUNT
+
+
+def _shown(value: Any) -> str:
+    return str(value)[:80]
 
 
 def _runs(positions: Sequence[int]) -> list[tuple[int, int]]:

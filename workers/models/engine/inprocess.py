@@ -3,7 +3,9 @@
 Knows no envelope, no cache and no HTTP.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 
 import torch
 from torch import Tensor
@@ -11,12 +13,15 @@ from torch import Tensor
 from runtime.storage import Embedding
 from schemas.envelope import now_ms
 from schemas.errors import Transient
+from workers.models.engine.constraints import Constraints
 from workers.models.engine.fields import to_tensors
+from workers.models.engine.finite import require_finite
 from workers.models.engine.language import LanguageModel
 from workers.models.engine.loading import LoadedModel
-from workers.models.engine.protocol import EncoderInput, Generation, GenerationRequest
+from workers.models.engine.protocol import EncoderInput, GenerationRequest, Progress
 from workers.models.engine.running import RunningRequest
 from workers.models.engine.sampling import Sampling
+from workers.models.engine.structured import Constraint, Grammars
 from workers.models.engine.thread import DeviceThread
 from workers.models.engine.tokens import TextSource
 from workers.models.engine.towers import encode_item
@@ -32,9 +37,18 @@ class InProcessEngine:
     Stages that share it may each start and close it.
     """
 
-    def __init__(self, load: Load, source: TextSource | None, *, max_active: int) -> None:
+    def __init__(
+        self,
+        load: Load,
+        source: TextSource | None,
+        *,
+        max_active: int,
+        grammars: Grammars | None = None,
+    ) -> None:
+        """`source` and `grammars`: where the model has a tokenizer."""
         self._load = load
         self._source = source
+        self._grammars = grammars
         self._model: LanguageModel | None = None
         self._thread = DeviceThread("engine", max_active=max_active, translate=translate)
 
@@ -42,15 +56,30 @@ class InProcessEngine:
         if self._model is None:
             self._model = LanguageModel(await self._load())
             self._thread.start()
-            await self.generate(_warm_up())
+            async for _ in self.generate(_warm_up()):
+                pass
 
-    async def generate(self, request: GenerationRequest) -> Generation:
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Progress, None]:
         model = self._model
         assert model is not None, "started by its stage"
-        return await self._thread.run(
-            lambda: RunningRequest(request, model, self._source),
+        constraints = await self._constraints(request)
+        steps = self._thread.stream(
+            lambda: RunningRequest(request, model, self._source, constraints),
             deadline_ms=request.deadline_ms,
         )
+        async with aclosing(steps):
+            async for progress in steps:
+                yield progress
+
+    async def _constraints(self, request: GenerationRequest) -> Constraints:
+        """ApiError for words and grammars that are more than this engine takes."""
+        source, wire, words = self._source, request.sampling.structured, request.sampling.bad_words
+        bad_words = await asyncio.to_thread(source.bad_words, words) if source and words else []
+        if wire is None:
+            return Constraints(bad_words)
+        assert self._grammars is not None, "the stage refuses it where there is no tokenizer"
+        grammar = await self._grammars.compile(wire)
+        return Constraints(bad_words, Constraint(grammar, request.constrained_after))
 
     async def close(self) -> None:
         await self._thread.close()
@@ -104,11 +133,12 @@ class _Encoding:
         if len(self._done) < len(self._items):
             item = self._items[len(self._done)]
             rows = encode_item(self._loaded, item.modality, to_tensors(item.fields))
+            require_finite(rows, f"The embedding of the {item.modality}", by_caller=item.by_caller)
             self._done.append(to_embedding(rows))
         return len(self._done) == len(self._items)
 
-    def result(self) -> list[Embedding]:
-        return self._done
+    def result(self) -> list[Embedding] | None:
+        return self._done if len(self._done) == len(self._items) else None
 
 
 def to_embedding(rows: Tensor) -> Embedding:

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from workers.models.engine.protocol import Candidate
-
-Row = tuple[Candidate, ...]
+from workers.models.engine.protocol import Candidate, Row
 
 
 def top_candidates(logits: Tensor, tokens: Sequence[int], count: int) -> list[Row]:

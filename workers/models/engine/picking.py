@@ -3,18 +3,18 @@
 The arithmetic is in `sampler`. Knows no model and no stopping.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
 
+from schemas.errors import ApiError
 from workers.models.engine import sampler
-from workers.models.engine.choices import ChoiceGrammar
-from workers.models.engine.language import LanguageModel
+from workers.models.engine.constraints import Constraints
 from workers.models.engine.protocol import GenerationRequest
 from workers.models.engine.sampling import Sampling
 from workers.models.engine.stopping import StopRules
-from workers.models.engine.tokens import TextSource
+from workers.models.engine.structured import Matchers
 
 Outputs = Sequence[Sequence[int]]
 
@@ -26,29 +26,38 @@ class Picker:
         self,
         request: GenerationRequest,
         rules: StopRules,
-        model: LanguageModel,
-        source: TextSource | None,
+        device: torch.device,
+        constraints: Constraints,
     ) -> None:
-        self._sampling: Sampling = request.sampling
-        self._rules = rules
-        self._prompt = torch.tensor(request.token_ids, device=model.device)
-        self._generators = [_generator(seed, model.device) for seed in request.seeds]
-        self._bad_words = source.bad_words(request.sampling.bad_words) if source else []
-        self._grammar = _grammar(request.sampling, model, source)
+        sampling = request.sampling
+        self._sampling: Sampling = sampling
+        self._min_tokens = rules.min_tokens
+        self._prompt = torch.tensor(request.token_ids, device=device)
+        self._generators = [_generator(seed, device) for seed in request.seeds]
+        self._bad_words = constraints.bad_words
+        self._matchers = None
+        if constraints.structured is not None:
+            self._matchers = Matchers(constraints.structured, sampling.n)
+        # Once a request, not once a token.
+        self._never_early = _ids(rules.never_early, device)
+        self._allowed = _ids(set(sampling.allowed_token_ids or ()), device)
+        self._biased = _ids(sampling.logit_bias, device)
+        self._bias = torch.tensor(list(sampling.logit_bias.values()), device=device)
 
-    def constrain(self, logits: Tensor, outputs: Outputs) -> Tensor:
-        """What a structured output forbids is never seen, not even by log-probabilities."""
-        if self._grammar is None:
-            return logits
-        masked = torch.full_like(logits, sampler.NEVER)
-        for row, output in enumerate(outputs):
-            allowed = list(self._grammar.allowed(output))
-            masked[row, allowed] = logits[row, allowed]
-        return masked
+    def constrain(self, logits: Tensor, choices: Sequence[int]) -> Tensor:
+        """Without what a structured output forbids; `choices` are the rows' choice indices."""
+        return logits if self._matchers is None else self._matchers.mask(logits, choices)
+
+    def accept(self, choice: int, token: int) -> None:
+        """A choice has grown by a token."""
+        if self._matchers is not None:
+            self._matchers.accept(choice, token)
 
     def pick(self, logits: Tensor, outputs: Outputs, choices: Sequence[int]) -> list[int]:
-        """One token per row; `choices` are the rows' choice indices."""
+        """One token per row. ApiError where the caller's parameters leave none."""
         logits = self._penalized(self._edited(logits, outputs), outputs)
+        if not bool(torch.isfinite(logits.amax(-1)).all()):
+            raise ApiError("The sampling parameters leave no token to choose from.")
         if self._sampling.is_greedy:
             return logits.argmax(-1).tolist()
         kept = sampler.truncate(
@@ -61,15 +70,19 @@ class Picker:
 
     def _edited(self, logits: Tensor, outputs: Outputs) -> Tensor:
         """Allowed ids, bad words, minimum length and bias (03 §7.2, steps 3 to 5)."""
-        sampling = self._sampling
         logits = logits.clone()
-        if sampling.allowed_token_ids is not None:
-            logits = sampler.allow_only(logits, sampling.allowed_token_ids)
+        if self._sampling.allowed_token_ids is not None:
+            logits = sampler.allow_only(logits, self._allowed)
         for row, output in enumerate(outputs):
-            sampler.forbid(logits, row, sampler.bad_last_tokens(self._bad_words, output))
-            if len(output) < self._rules.min_tokens:
-                sampler.forbid(logits, row, self._rules.never_early)
-        return sampler.add_bias(logits, sampling.logit_bias) if sampling.logit_bias else logits
+            if self._bad_words:
+                sampler.forbid(
+                    logits, row, list(sampler.bad_last_tokens(self._bad_words, output))
+                )
+            if len(output) < self._min_tokens:
+                sampler.forbid(logits, row, self._never_early)
+        if not self._sampling.logit_bias:
+            return logits
+        return sampler.add_bias(logits, self._biased, self._bias.to(logits.dtype))
 
     def _penalized(self, logits: Tensor, outputs: Outputs) -> Tensor:
         sampling = self._sampling
@@ -92,12 +105,5 @@ def _generator(seed: int, device: torch.device) -> torch.Generator:
     return torch.Generator(device).manual_seed(seed % 2**63)
 
 
-def _grammar(
-    sampling: Sampling, model: LanguageModel, source: TextSource | None
-) -> ChoiceGrammar | None:
-    if sampling.choice is None:
-        return None
-    assert source is not None, "the stage refuses structured outputs without a tokenizer"
-    facts = model.facts
-    ends = [] if facts.eos_token_id is None else [facts.eos_token_id]
-    return ChoiceGrammar(sampling.choice, source.token_bytes, [*ends, *facts.more_eos_ids])
+def _ids(ids: Collection[int], device: torch.device) -> Tensor:
+    return torch.tensor(list(ids), device=device, dtype=torch.long)

@@ -5,7 +5,7 @@ the rows of a call belong to one request. Functions return new tensors. Knows no
 no model.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -13,15 +13,16 @@ from torch import Tensor
 NEVER = float("-inf")
 
 
-def allow_only(logits: Tensor, token_ids: Sequence[int]) -> Tensor:
+def allow_only(logits: Tensor, token_ids: Tensor) -> Tensor:
+    """`token_ids`: int64, each once."""
     kept = torch.full_like(logits, NEVER)
-    kept[:, list(token_ids)] = logits[:, list(token_ids)]
+    kept[:, token_ids] = logits[:, token_ids]
     return kept
 
 
-def forbid(logits: Tensor, row: int, token_ids: Iterable[int]) -> None:
+def forbid(logits: Tensor, row: int, token_ids: Tensor | Sequence[int]) -> None:
     """In place, for one row."""
-    logits[row, list(token_ids)] = NEVER
+    logits[row, token_ids] = NEVER
 
 
 def bad_last_tokens(bad_words: Iterable[Sequence[int]], output: Sequence[int]) -> Iterable[int]:
@@ -32,10 +33,9 @@ def bad_last_tokens(bad_words: Iterable[Sequence[int]], output: Sequence[int]) -
             yield word[-1]
 
 
-def add_bias(logits: Tensor, bias: Mapping[int, float]) -> Tensor:
-    ids = torch.tensor(list(bias), device=logits.device)
-    values = torch.tensor(list(bias.values()), device=logits.device, dtype=logits.dtype)
-    return logits.index_add(1, ids, values.expand(logits.shape[0], -1))
+def add_bias(logits: Tensor, token_ids: Tensor, values: Tensor) -> Tensor:
+    """`values` [ids] are added to the logits of `token_ids`, int64."""
+    return logits.index_add(1, token_ids, values.expand(logits.shape[0], -1))
 
 
 def repeat_penalty(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:

@@ -47,8 +47,8 @@ class Sampling:
     allowed_token_ids: tuple[int, ...] | None = None
     bad_words: tuple[str, ...] = ()
     repetition: Repetition | None = None
-    choice: tuple[str, ...] | None = None
-    """Structured output: exactly one of these texts."""
+    structured: Mapping[str, Any] | None = None
+    """`structured_outputs` of the wire: what the output must look like."""
 
     @property
     def is_greedy(self) -> bool:
@@ -75,7 +75,7 @@ class Sampling:
             allowed_token_ids=_ids(given.get("allowed_token_ids")),
             bad_words=tuple(given.get("bad_words", ())),
             repetition=_repetition(given.get("repetition_detection")),
-            choice=_choice(given.get("structured_outputs")),
+            structured=given.get("structured_outputs"),
         )
 
 
@@ -127,6 +127,3 @@ def _repetition(wire: Mapping[str, Any] | None) -> Repetition | None:
         min_count=int(wire.get("min_count") or 2),
     )
 
-
-def _choice(wire: Mapping[str, Any] | None) -> tuple[str, ...] | None:
-    return None if wire is None or wire.get("choice") is None else tuple(wire["choice"])

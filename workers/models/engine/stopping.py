@@ -74,8 +74,8 @@ def repeats(tokens: Sequence[int], rule: Repetition) -> bool:
     for size in range(rule.min_pattern_size, rule.max_pattern_size + 1):
         if size * rule.min_count > len(tokens):
             return False
-        tail = list(tokens[-size * rule.min_count :])
-        if tail == tail[-size:] * rule.min_count:
+        pairs = range(1, size * (rule.min_count - 1) + 1)
+        if all(tokens[-i] == tokens[-i - size] for i in pairs):  # mostly ends at the first
             return True
     return False
 

@@ -25,6 +25,8 @@ class GrowingText:
         self._min_tokens = min_tokens
         self._keeps_stop = keeps_stop
         self._num_tokens = 0
+        self._held = max((len(stop) for stop in stops), default=1) - 1
+        self._released = 0
 
     def push(self, token_id: int, *, is_hidden: bool) -> str | None:
         """Append a token; return the stop string that it completed, with the text cut there."""
@@ -38,6 +40,13 @@ class GrowingText:
             return None
         match = find_stop(self.text, self._stops, search_from=seen)
         return None if match is None else self._cut(match)
+
+    def release(self, *, is_over: bool) -> str:
+        """Text that is certain and was not released yet; what may begin a stop string waits."""
+        end = len(self.text) if is_over else max(len(self.text) - self._held, self._released)
+        released = self.text[self._released : end]
+        self._released = end
+        return released
 
     def _cut(self, match: Match) -> str:
         self.text = self.text[: match.end if self._keeps_stop else match.start]

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -26,7 +26,15 @@ class Steps(Protocol[T]):
     def step(self) -> bool:
         """Do one piece; True once done."""
 
-    def result(self) -> T: ...
+    def result(self) -> T | None:
+        """What there is since the last time it was asked for; None where there is nothing new."""
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """The last thing that a task says."""
+
+    error: BaseException | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -34,22 +42,17 @@ class _Task(Generic[R]):
     start: Callable[[], Steps[R]]
     deadline_ms: float
     loop: asyncio.AbstractEventLoop
-    future: "asyncio.Future[R]"
+    results: "asyncio.Queue[R | _End]"
     is_cancelled: threading.Event = field(default_factory=threading.Event)
     steps: Steps[R] | None = None
 
-    def settle(self, result: R | None, error: BaseException | None = None) -> None:
+    def tell(self, *news: R | _End) -> None:
         with contextlib.suppress(RuntimeError):  # the caller's loop is gone
-            self.loop.call_soon_threadsafe(_resolve, self.future, result, error)
+            self.loop.call_soon_threadsafe(self._put, news)
 
-
-def _resolve(future: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
+    def _put(self, news: "tuple[R | _End, ...]") -> None:
+        for item in news:
+            self.results.put_nowait(item)
 
 
 class DeviceThread:
@@ -72,18 +75,31 @@ class DeviceThread:
         self._thread.start()
 
     async def run(self, start: Callable[[], Steps[R]], *, deadline_ms: float) -> R:
-        """Make the steps on the thread, run them to the end, and return their result.
+        """The one result of a job that has a single one, at its end.
 
         A cancelled caller leaves nothing behind: the job is dropped before its next step.
         """
+        async with contextlib.aclosing(self.stream(start, deadline_ms=deadline_ms)) as results:
+            async for result in results:
+                return result
+        raise RuntimeError("a job ended without a result")
+
+    async def stream(
+        self, start: Callable[[], Steps[R]], *, deadline_ms: float
+    ) -> AsyncGenerator[R, None]:
+        """Make the steps on the thread, run them to the end, and yield each result as it comes.
+
+        Closing the generator, or cancelling its reader, drops the job before its next step.
+        """
         if self._is_closed:
             raise Transient("the engine is closed")
-        loop = asyncio.get_running_loop()
-        task = _Task(start, deadline_ms, loop, loop.create_future())
+        task = _Task(start, deadline_ms, asyncio.get_running_loop(), asyncio.Queue[R | _End]())
         self._inbox.put(task)
         try:
-            result: R = await task.future
-            return result
+            while not isinstance(news := await task.results.get(), _End):
+                yield news
+            if news.error is not None:
+                raise news.error
         finally:
             task.is_cancelled.set()
 
@@ -101,7 +117,7 @@ class DeviceThread:
         while self._admit(active):
             active = [task for task in active if not self._advance(task)]
         for task in [*active, *self._waiting()]:
-            task.settle(None, Transient("the engine is closing"))
+            task.tell(_End(Transient("the engine is closing")))
 
     def _admit(self, active: list[_Task[Any]]) -> bool:
         """Take what waits, as far as there is room; sleep while nothing is to do."""
@@ -122,7 +138,7 @@ class DeviceThread:
         try:
             return self._step(task)
         except BaseException as error:
-            task.settle(None, self._translate(error))
+            task.tell(_End(self._translate(error)))
             return True
 
     def _step(self, task: _Task[Any]) -> bool:
@@ -135,10 +151,14 @@ class DeviceThread:
             )
         if task.steps is None:
             task.steps = task.start()
-        if not task.steps.step():
-            return False
-        task.settle(task.steps.result())
-        return True
+        is_over = task.steps.step()
+        result = task.steps.result()
+        news = [] if result is None else [result]
+        if is_over:
+            task.tell(*news, _End())
+        elif news:
+            task.tell(*news)
+        return is_over
 
     def _waiting(self) -> list[_Task[Any]]:
         waiting = []

@@ -15,6 +15,7 @@ from workers.text.tokenizer import Tokenizer
 
 MAX_BAD_WORDS = 128
 """Token sequences that bad_words may come to."""
+MAX_BAD_WORDS_CHARACTERS = 64 * 1024
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -42,7 +43,8 @@ class TextSource:
         return self._strings.text(token, before) or ""
 
     def bad_words(self, words: Sequence[str]) -> list[list[int]]:
-        """Token sequences to avoid (03 §7.4): as given, and as after a space."""
+        """Token sequences to avoid (03 §7.4): as given, and as after a space. Blocking."""
+        _check_bad_words(words)
         found: list[list[int]] = []
         for word in words:
             plain = self._encode(word.lstrip())
@@ -78,6 +80,13 @@ class TextSource:
             if token not in special and token < self._vocab_size
         }
 
+    @cached_property
+    def all_token_bytes(self) -> Mapping[int, bytes]:
+        """The same with special tokens, spelled as text."""
+        vocabulary = self._tokenizer.vocabulary
+        special = {i: piece.encode() for piece, i in vocabulary.items() if i < self._vocab_size}
+        return special | dict(self.token_bytes)
+
     def _bytes_of(self, piece: str) -> bytes:
         if piece in self._tokenizer.added_tokens:
             return piece.encode()
@@ -92,6 +101,19 @@ class TextSource:
         """Byte-level vocabularies write a space as Ġ; the others mark it with ▁."""
         vocabulary = self._tokenizer.vocabulary
         return "\u0120" in vocabulary or "\u2581" not in vocabulary
+
+
+def _check_bad_words(words: Sequence[str]) -> None:
+    """Each comes to a sequence at least: too many are not tokenized to be counted."""
+    if len(words) > MAX_BAD_WORDS:
+        raise bad_request(
+            f"Too many bad words: {len(words)}. The max number is {MAX_BAD_WORDS}.", "bad_words"
+        )
+    if sum(map(len, words)) > MAX_BAD_WORDS_CHARACTERS:
+        raise bad_request(
+            f"bad_words have more than {MAX_BAD_WORDS_CHARACTERS} characters together.",
+            "bad_words",
+        )
 
 
 def _byte_level_alphabet() -> dict[str, int]:

@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 
 from schemas.errors import ApiError
+from schemas.mm_item import NUMBER_DTYPES
+from workers.models.engine.facts import MAX_COUNT
+from workers.models.engine.finite import require_finite
 from workers.models.engine.loading import LoadedModel
 from workers.models.families import read_files
 from workers.models.families.adapter import ModelFiles
@@ -25,6 +28,7 @@ def encode_item(model: LoadedModel, modality: str, fields: Fields) -> Tensor:
     layout = model.facts.modalities.get(modality)
     if layout is None:
         raise ApiError(f"This model takes no {modality} items.")
+    _require_numbers(fields, layout.pixels, layout.embeds)
     if layout.embeds is not None and layout.embeds in fields:
         return _finished_rows(model, layout.embeds, fields)
     _require(fields, layout.pixels, layout.grid)
@@ -34,12 +38,25 @@ def encode_item(model: LoadedModel, modality: str, fields: Fields) -> Tensor:
 
 def _finished_rows(model: LoadedModel, name: str, fields: Fields) -> Tensor:
     rows = fields[name]
+    if not rows.is_floating_point():
+        raise ApiError(f"{name} must be floating point numbers.", param="kwargs_data")
     if rows.ndim != 2 or rows.shape[1] != model.facts.embedding_width:
         raise ApiError(
             f"{name} must be [rows, {model.facts.embedding_width}], got {list(rows.shape)}.",
             param=name,
         )
     return rows.to(model.device, model.dtype)
+
+
+def _require_numbers(fields: Fields, *names: str | None) -> None:
+    """What came from outside is checked at the edge too, but not every way in has the same."""
+    for name in names:
+        if name is None or name not in fields:
+            continue
+        dtype = str(fields[name].dtype).removeprefix("torch.")
+        if dtype not in NUMBER_DTYPES:
+            raise ApiError(f"{name} cannot be of dtype {dtype}.", param="kwargs_data")
+        require_finite(fields[name], name, by_caller=True)
 
 
 def _require(fields: Fields, *names: str | None) -> None:
@@ -81,9 +98,11 @@ def _grid(model: LoadedModel, grid: Tensor) -> Tensor:
     """int64 [items, 3], every entry a possible number of patches."""
     merge = model.facts.merge_size
     is_whole = not grid.dtype.is_floating_point and grid.numel() in (3, 6, 9, 12)
-    if not is_whole or bool((grid < 1).any()) or bool((grid.reshape(-1, 3)[:, 1:] % merge).any()):
-        raise ApiError(f"{grid.tolist()} is no grid of patches.", param="kwargs_data")
-    return grid.reshape(-1, 3).long()
+    counts = grid.long() if is_whole else grid
+    is_possible = is_whole and bool(((counts > 0) & (counts < MAX_COUNT)).all())
+    if not is_possible or bool((counts.reshape(-1, 3)[:, 1:] % merge).any()):
+        raise ApiError(f"{grid.flatten()[:12].tolist()} is no grid of patches.", param="kwargs_data")
+    return counts.reshape(-1, 3)
 
 
 def _image_shape(model: LoadedModel) -> tuple[int, ...]:

@@ -88,6 +88,8 @@ class VideoFacts:
     """Frames taken from it."""
     metadata: Mapping[str, Any]
     """vLLM's metadata dictionary (01 §6.4)."""
+    times: Mapping[int, float] = field(default_factory=dict)
+    """Seconds at which frames are shown, by their numbers; empty at a constant rate."""
 
 
 class Family(Protocol):

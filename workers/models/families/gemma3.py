@@ -14,6 +14,7 @@ from schemas.mm_item import Field
 from schemas.refusals import bad_request
 from workers.models import items
 from workers.models.families import options as opt
+from workers.models.families.areas import check_area
 from workers.models.families.adapter import (
     ModalityFacts,
     ModelFiles,
@@ -126,6 +127,8 @@ class Gemma3:
         return options, {}
 
     def plan_image(self, width: int, height: int, options: Mapping[str, Any]) -> Plan:
+        if opt.flag(options["do_resize"], "do_resize") or options["do_pan_and_scan"]:
+            check_area(*opt.sides(options["size"], "size"))
         columns, rows = _crops(width, height, options)
         num_crops = columns * rows
         replacement, embeds = self._replacement(num_crops)

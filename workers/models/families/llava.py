@@ -8,6 +8,7 @@ from schemas.mm_item import Field
 from schemas.refusals import bad_request
 from workers.models import items
 from workers.models.families import options as opt
+from workers.models.families.areas import check_area
 from workers.models.families.adapter import (
     ModalityFacts,
     ModelFiles,
@@ -88,7 +89,10 @@ class Llava:
         return options, {}
 
     def plan_image(self, width: int, height: int, options: Mapping[str, Any]) -> Plan:
-        del options
+        if opt.flag(options["do_resize"], "do_resize"):
+            check_area(*_target(height, width, options["size"]))
+        if opt.flag(options["do_center_crop"], "do_center_crop"):
+            check_area(*_cropped_to(options["crop_size"]))
         return Plan(self._pads(self._count), None, shape=(height, width))
 
     def process_image(
@@ -111,9 +115,7 @@ class Llava:
 
         if not opt.flag(options["do_center_crop"], "do_center_crop"):
             return values
-        size = options["crop_size"]
-        sides = (size, size) if isinstance(size, int) else opt.sides(size, "crop_size")
-        return pixels.center_crop(values, *sides)
+        return pixels.center_crop(values, *_cropped_to(options["crop_size"]))
 
     def sample_frames(self, total: int, fps: float, kwargs: Mapping[str, Any]) -> list[int]:
         raise bad_request("this model takes no videos")
@@ -187,6 +189,11 @@ def _count_tokens(files: ModelFiles) -> int:
     if strategy == "full":
         return patches
     return patches - 1
+
+
+def _cropped_to(size: Any) -> tuple[int, int]:
+    """(height, width)."""
+    return (size, size) if isinstance(size, int) else opt.sides(size, "crop_size")
 
 
 def _target(height: int, width: int, size: Any) -> tuple[int, int]:

@@ -56,6 +56,7 @@ _VIDEO_DEFAULTS: dict[str, Any] = _IMAGE_DEFAULTS | {
     "size": {"shortest_edge": 128 * 28 * 28, "longest_edge": 28 * 28 * 768},
     "min_frames": 4, "max_frames": 768, "fps": None, "num_frames": None,
 }  # fmt: skip
+_MAX_PATCHES_A_SIDE = 2**20
 _EXTRA_KEYS = {"min_pixels", "max_pixels", "do_sample_frames"}
 _GEOMETRY = ("patch_size", "temporal_patch_size", "merge_size")
 
@@ -246,9 +247,19 @@ class Qwen2VL:
 
     def plan_embeds(self, modality: str, fields: Mapping[str, Any]) -> Plan:
         grid = items.int_values(fields[f"{modality}_grid_thw"])
-        if len(grid) != 3 or min(grid) < 1:
-            raise bad_request(f"{modality}_grid_thw must be three positive numbers, got {grid}")
-        count = math.prod(grid) // self.geometry.merge**2
+        merge, most = self.geometry.merge, _MAX_PATCHES_A_SIDE
+        if len(grid) != 3 or min(grid) < 1 or max(grid) > most:
+            raise bad_request(
+                f"{modality}_grid_thw must be three positive numbers up to {most},"
+                f" got {str(grid)[:80]}"
+            )
+        if grid[1] % merge or grid[2] % merge:
+            raise bad_request(
+                f"height and width of {modality}_grid_thw must be multiples of {merge}, got {grid}"
+            )
+        count, rows = math.prod(grid) // merge**2, len(fields[f"{modality}_embeds"])
+        if rows != count:
+            raise bad_request(f"{modality}_embeds has {rows} rows for {count} positions")
         metadata = {f"{modality}_grid_thw": items.batched_ints(grid, keep_on_cpu=True)}
         return Plan(Replacement(((self.target(modality), count),)), None, metadata)
 

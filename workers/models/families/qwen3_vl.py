@@ -121,7 +121,7 @@ class Qwen3VL(Qwen2VL):
         if opt.flag(options["do_resize"], "do_resize"):
             height, width = self._video_size(video, options["size"])
         plan = self._plan("video", self.temporal_groups(video.num_frames), height, width)
-        times = self._timestamps(self._timed_indices(video, options), video.metadata["fps"])
+        times = self._timestamps(self._timed_indices(video, options), video)
         if len(times) != self.temporal_groups(video.num_frames):
             raise bad_request(
                 f"{video.num_frames} frames cannot be sampled from a video of"
@@ -163,11 +163,12 @@ class Qwen3VL(Qwen2VL):
         total = metadata["total_num_frames"]
         return spread(total, min(max(count, options["min_frames"]), options["max_frames"], total))
 
-    def _timestamps(self, indices: list[int], fps: float) -> list[float]:
+    def _timestamps(self, indices: list[int], video: VideoFacts) -> list[float]:
         """Seconds of the middle of each temporal group."""
         step = self.geometry.temporal
         indices = indices + [indices[-1]] * (-len(indices) % step)
-        seconds = [index / (fps or _FALLBACK_FPS) for index in indices]
+        fps = video.metadata["fps"] or _FALLBACK_FPS
+        seconds = [video.times.get(index, index / fps) for index in indices]
         return [(seconds[i] + seconds[i + step - 1]) / 2 for i in range(0, len(seconds), step)]
 
     def _timed(self, times: list[float], pads: int) -> tuple[Replacement, list[Span]]:

@@ -1,0 +1,1 @@
+"""What travels between stages beside the envelope, one file a receiver."""
