@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.envelope import Envelope
+from schemas.records.reply import Reply, StreamPiece
 from schemas.routes import Kind
 from schemas.validation import parse_body
 from workers.derender.coupled import chat_answer, completion_answer, read_generations
@@ -137,3 +138,38 @@ def test_a_worker_keeps_a_bounded_number_of_streams_each_of_one_execution():
     assert streams.get("a", "run") is None
     assert streams.get("b", "run") is stream
     assert streams.get("b", "another run") is None
+
+
+def test_tokens_of_another_execution_do_not_go_on_with_those_that_are_known():
+    model, outputs = MODELS[QWEN], [generated([1760, 1647, 1625])]
+    _, _, stream = opened(Kind.CHAT, CHAT, [prompt(PROMPT)], outputs, model)
+    (tokens,) = all_tokens(outputs)
+    (others,) = all_tokens([generated([1760, 1, 1625, 4])])
+    first, second, _ = cut(tokens, [1, 1])
+
+    stream.grow([first])
+    stream.grow([second])
+
+    assert stream.grow([others]) is None
+
+
+@pytest.mark.parametrize(
+    ("parser", "text"),
+    [
+        ("hermes", '<tool_call>{"name": "\\ud83d", "arguments": {"a": "\\ud83d"}}</tool_call>'),
+        ("pythonic", '[f(a="\\ud83d")]'),
+    ],
+)
+def test_half_a_surrogate_pair_in_a_call_can_travel(parser, text):
+    model = make_model(QWEN, tool_call_parser=parser, enable_auto_tool_choice=True)
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    outputs = [generated(model.tokenizer.encode(text, add_special_tokens=False))]
+    body = CHAT | {"tools": [tool]}
+
+    _, _, stream = opened(Kind.CHAT, body, [prompt(PROMPT)], outputs, model)
+    deltas = stream.grow(all_tokens(outputs))
+    reply = Reply(id="1", piece=StreamPiece(deltas=deltas))
+
+    assert Reply.decode(reply.encode()).piece == reply.piece
+    (part,) = [part for delta in deltas for part in delta.parts if part.tool_name is not None]
+    assert part.tool_name in ("f", "\N{REPLACEMENT CHARACTER}")

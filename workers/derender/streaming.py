@@ -4,6 +4,7 @@ One `RequestStream` holds what a request's next tokens depend on, so that a toke
 wherever it stands. It is made anew from all tokens so far whenever it is not at hand.
 """
 
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,6 @@ from schemas.generate import GenerateLogprobs
 from schemas.records.derender import ChoiceTokens
 from schemas.records.reply import StreamDelta, StreamHead, TextPart
 from schemas.responses import CompletionLogprobs
-from schemas.routes import Kind
 from workers.derender.asked import wants_ids
 from workers.derender.choice import ChoiceStream, Grown, Part
 from workers.derender.coupled import (
@@ -43,6 +43,8 @@ from workers.derender.parsing import hides_metadata
 
 MAX_STREAMS = 4096
 """Requests whose state one worker keeps; the one that grew longest ago is dropped first."""
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 Request = ChatCompletionRequest | CompletionRequest
 Entry = dict[str, Any]
@@ -133,12 +135,12 @@ class _ChoiceStream:
         self._offset = 0
         self._num_told = 0
         self._is_over = False
-        self.num_tokens = 0
+        self.token_ids: list[int] = []
         """That have come, whether or not they are part of the answer."""
 
     def push(self, new: ChoiceTokens) -> StreamDelta | None:
         """None where the choice has ended before these tokens: a stop string did it."""
-        self.num_tokens += len(new.token_ids)
+        self.token_ids += new.token_ids
         if self._is_over:
             return None
         grown = self._text.push(new.token_ids, new.finish_reason, new.stop_reason)
@@ -153,7 +155,7 @@ class _ChoiceStream:
             choice=self._index,
             start=self._num_told,
             token_ids=new.token_ids,
-            parts=[TextPart.model_validate(asdict(part)) for part in grown.parts],
+            parts=[_text_part(part) for part in grown.parts],
             logprobs=None if self._style is None else self._logprobs(new, self._style),
             reasoning_tokens=grown.reasoning_tokens,
             finish_reason=grown.finish_reason,
@@ -182,6 +184,15 @@ class _ChoiceStream:
         return echo
 
 
+def _text_part(part: Part) -> TextPart:
+    """JSON in an output may escape half a surrogate pair, which no record can carry."""
+    fields = asdict(part)
+    for name in ("text", "tool_name"):
+        if fields[name]:
+            fields[name] = _LONE_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", fields[name])
+    return TextPart(**fields)
+
+
 def _rows(columns: CompletionLogprobs) -> Iterator[Entry]:
     table = columns.model_dump()
     for values in zip(*table.values(), strict=True):
@@ -206,18 +217,25 @@ class RequestStream:
     def grow(self, choices: Sequence[ChoiceTokens]) -> list[StreamDelta] | None:
         """What these tokens add, those that are known already left out.
 
-        None where tokens before them are missing: the next record with all of them mends it.
+        None where tokens before them are missing, which the next record with all of them mends, or
+        where those that are known were others: another execution of prefill made these.
         """
         deltas = []
         for given in choices:
             stream = self._choices.get((given.prompt, given.choice))
-            if stream is None or given.start > stream.num_tokens:
+            if stream is None or not _continues(stream.token_ids, given):
                 return None
-            new = _unknown(given, stream.num_tokens)
+            new = _unknown(given, len(stream.token_ids))
             if new.token_ids or new.finish_reason is not None:
                 delta = stream.push(new)
                 deltas += [] if delta is None else [delta]
         return deltas
+
+
+def _continues(known: Sequence[int], given: ChoiceTokens) -> bool:
+    """Whether tokens join on to those that are known, or repeat them."""
+    repeated = known[given.start : given.start + len(given.token_ids)]
+    return given.start <= len(known) and given.token_ids[: len(repeated)] == repeated
 
 
 def _unknown(given: ChoiceTokens, num_known: int) -> ChoiceTokens:
@@ -274,35 +292,29 @@ def _head(
     envelope: Envelope, request: Request, generations: Sequence[Generation], model: TextModel
 ) -> StreamHead:
     options = request.stream_options
+    includes_usage = bool(options and options.include_usage)
     first = generations[0]
-    is_chat = isinstance(request, ChatCompletionRequest)
-    name = first.request_id if len(generations) == 1 else first.request_id.removesuffix("-0")
-    role = role_of(request, model) if isinstance(request, ChatCompletionRequest) else "assistant"
-    echoes = is_chat and bool(request.echo)
-    hides = isinstance(request, ChatCompletionRequest) and hides_metadata(request, model)
-    return StreamHead(
-        kind=Kind.CHAT if is_chat else Kind.COMPLETION,
-        id=name,
+    head = StreamHead(
+        kind=envelope.kind,
+        id=first.request_id if len(generations) == 1 else first.request_id.removesuffix("-0"),
         model=model.limits.served_name,
         created=int(time.time()),
         num_choices=sum(len(generation.response.choices) for generation in generations),
         prompt_tokens=sum(len(generation.prompt_ids) for generation in generations),
         system_fingerprint=model.fingerprint,
-        role=role,
-        echo=last_content(request.messages, role)
-        if echoes and isinstance(request, ChatCompletionRequest)
-        else None,
-        include_usage=bool(options and options.include_usage),
-        continuous_usage=bool(options and options.include_usage and options.continuous_usage_stats),
+        include_usage=includes_usage,
+        continuous_usage=bool(includes_usage and options and options.continuous_usage_stats),
         counts_reasoning=model.parsers.reasoning is not None,
-        wants_ids=wants_ids(request) and not hides,
-        prompt_token_ids=[list(generation.prompt_ids) for generation in generations]
-        if wants_ids(request)
-        else None,
-        prompt_text=first.prompt_text
-        if isinstance(request, ChatCompletionRequest) and request.return_prompt_text
-        else None,
+        wants_ids=wants_ids(request),
     )
+    if head.wants_ids:
+        head.prompt_token_ids = [list(generation.prompt_ids) for generation in generations]
+    if isinstance(request, ChatCompletionRequest):
+        head.role = role_of(request, model)
+        head.echo = last_content(request.messages, head.role) if request.echo else None
+        head.wants_ids = head.wants_ids and not hides_metadata(request, model)
+        head.prompt_text = first.prompt_text if request.return_prompt_text else None
+    return head
 
 
 def all_tokens(generated: Sequence[Mapping[str, Any]]) -> list[ChoiceTokens]:
