@@ -56,7 +56,7 @@ def create_app(
     `is_scale_out` is what `ingress.scale_out` decided; off, those routes answer 403.
     """
     budget = BodyBudget(_body_limits(settings))
-    relayed = _relayed(Relay(settings, limits, gateway, budget), mode, is_scale_out)
+    relayed = _relayed(Relay(settings, gateway, budget), mode, is_scale_out)
     others = [
         *probe_routes(model, gateway, readiness, registry),
         *unserved_routes(mode, budget, is_scale_out=is_scale_out),

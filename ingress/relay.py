@@ -17,7 +17,7 @@ from runtime.settings import IngressSettings
 from schemas.envelope import Caller, Outcome, now_ms
 from schemas.errors import ApiError
 from schemas.ids import random_id
-from schemas.limits import MAX_REQUEST_ID, ModelLimits
+from schemas.limits import MAX_REQUEST_ID
 from schemas.refusals import bad_request
 from schemas.routes import Kind
 
@@ -30,12 +30,10 @@ class Relay:
     def __init__(
         self,
         settings: IngressSettings,
-        limits: ModelLimits,
         gateway: Gateway,
         budget: BodyBudget,
     ) -> None:
         self._settings = settings
-        self._limits = limits
         self._gateway = gateway
         self._budget = budget
 
