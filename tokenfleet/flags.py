@@ -91,7 +91,12 @@ ENCODE = _role(
     model={"served_model_name", "dtype"}, engine={*_CACHE, "ec_params_format", "engine_threads"}
 )
 PREFILL = _role(model={*_LIMITS, *_SAMPLING, "dtype"}, engine=None)
-DERENDER = _role(model=_LIMITS | _PARSERS, ingress={"response_role"})
+DERENDER = _role(
+    model=_LIMITS | _PARSERS,
+    ingress={"response_role"},
+    render={"default_chat_template_kwargs"},
+    engine={"stop_scope"},
+)
 TOPICS = Flags(
     {FleetSettings: {"bus", "topic_prefix", "num_partitions", "log_level", "log_format"}}
 )
