@@ -1,8 +1,10 @@
 """Fixtures for every test, and the one real broker of a session."""
 
+import logging
 import os
 import tempfile
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,17 @@ def kafka_servers() -> str:
         if os.environ.get("CI"):
             pytest.fail(f"CI needs a broker: {reason}", pytrace=False)
         pytest.skip(str(reason))
+
+
+@pytest.fixture(autouse=True)
+def root_logger() -> Iterator[None]:
+    """A test that runs a command configures logging; the next one finds it as it was."""
+    root = logging.getLogger()
+    before = root.level, root.handlers[:]
+    yield
+    logging.captureWarnings(False)
+    root.setLevel(before[0])
+    root.handlers[:] = before[1]
 
 
 @pytest.fixture
